@@ -1,20 +1,24 @@
-"""Idempotency keys that a service remembers outside of its database, which may lose them (`svc_actors.store.marks`)."""
+"""Idempotency keys that a service remembers outside of its database, which may lose them (`svc_actors.store.marks`).
+
+Rejected: one bounded list for all callers. One who orders much had the keys of all others forgotten.
+"""
 
 from __future__ import annotations
 
 from typing import Final, TypeAlias
 
 MOST_KEYS: Final = 5_000
-"""Idempotency keys of the last orders, which take some 400 KB in the file."""
+"""Idempotency keys that are remembered, those of the last orders: some 400 KB in the file, which is written each
+second."""
 KEYS_FOR: Final = 24 * 3600.0
-"""In seconds: the database keeps an answer for this long, and the key is free afterwards."""
+"""Seconds: as long as the database keeps an answer. The key is free afterwards, and must not be refused."""
 
 Key: TypeAlias = tuple[str, str]
 """An idempotency key: its owner, and the key."""
 
 
 class RememberedKeys:
-    """Idempotency keys with their time of use, grouped by owner so that an order need not count all of them."""
+    """Idempotency keys with the time at which each was used, by owner, so that an order does not count all of them."""
 
     def __init__(self) -> None:
         self._by_owner: dict[str, dict[str, float]] = {}
@@ -26,7 +30,7 @@ class RememberedKeys:
         self._by_owner.setdefault(owner, {})[name] = at
         self._count += 1
         if self._count > MOST_KEYS:
-            # Forget one of the owner with the most keys: an owner with many orders does not displace others' keys.
+            # The oldest key of the owner who has most of them: the others' stay.
             most = max(self._by_owner, key=lambda each: len(self._by_owner[each]))
             self.forget((most, next(iter(self._by_owner[most]))))
 

@@ -1,8 +1,12 @@
-"""Limits the processor time that reading one node's frames may take, by pacing its stream.
+"""A node's share of the controller's processor for reading its frames, and the stream that keeps to it.
 
-A complete message is charged with the time it took to process its frame. Fragments of an endless message, and pings,
-never get that far: their cost arises in the WebSocket's own reader, which handles everything that was read at once. So
-frames are counted by their headers before they reach that reader, each frame is charged, and little is read at a time.
+A message is charged with the time that its frame took to be parsed. Fragments of a message without end, and pings,
+never get that far: they cost the WebSocket's own reader, which handles everything that was read at once. So frames are
+counted by their headers before the reader gets them, each is charged, and little is read at a time.
+
+Rejected: a limit on frames or on bytes a second. Frames would slow a restored file of a thousand parts; bytes would let
+many small frames through. When frames were not counted, 64 KiB of empty fragments held all requests up for a quarter of
+a second.
 """
 
 from __future__ import annotations
@@ -14,18 +18,18 @@ import trio
 from svc_nodeagent.wrapped_stream import WrappedStream
 
 _FRAME_SECONDS: Final = 25e-6
-"""The cost of an empty frame: 12 microseconds in wsproto, and as much in its handling."""
+"""The least that a frame costs: 12 microseconds in wsproto, and as much where it is handled."""
 _READ_BYTES: Final = 16 * 1024
-"""Bytes per read, the size of a TLS record: 2,700 empty frames, which block everything else for 0.07 s."""
+"""Bytes read at a time: 2,700 empty frames, which hold up everything else for 0.07 s. As much as a record of TLS."""
 _END_OF_REQUEST: Final = b"\r\n\r\n"
 _LENGTH_BYTES: Final = {126: 2, 127: 8}
 _MASK_BYTES: Final = 4
 
 
 class ReadingShare:
-    """A node's share of the processor for reading its frames: a tenth, and at most half a second at once. It belongs to
-    the node and not to a connection, so that a new connection brings no new share. It counts processing time and not
-    frames or bytes: a part of a file of 1 MB takes 3 ms, and 18,000 domains block the whole API for 0.1 s."""
+    """A node's share of the processor for reading its frames: a tenth of it, and half a second at once. Of the node and
+    not of a connection, so that a new connection brings no new share. By what frames cost and not by their number or
+    size: a megabyte's part of a file takes 3 ms, and 18,000 domains are 0.1 s of the whole API."""
 
     SHARE = 0.1
     AT_ONCE = 0.5
@@ -35,7 +39,8 @@ class ReadingShare:
         self._at = trio.current_time()
 
     def pause(self) -> float:
-        """How long the next frame has to wait, in seconds."""
+        """How long the next frame has to wait, in seconds. The share refills with time, up to `AT_ONCE`, and may be
+        overdrawn by one frame: what a frame costs is known only afterwards."""
         now = trio.current_time()
         self._left = min(self.AT_ONCE, self._left + (now - self._at) * self.SHARE)
         self._at = now
@@ -47,7 +52,7 @@ class ReadingShare:
 
 
 class PacedStream(WrappedStream):
-    """A node's stream below its WebSocket, read only as fast as the node's share allows."""
+    """A node's stream below its WebSocket, read as fast as the node's share allows."""
 
     def __init__(self, stream: trio.abc.Stream, share: ReadingShare) -> None:
         super().__init__(stream)
@@ -67,12 +72,13 @@ class FrameCount:
 
     def __init__(self) -> None:
         self._request: bytes | None = b""
-        """The last bytes received of the request; None once it is complete."""
+        """The last bytes of the request so far; None once it is complete."""
         self._header = bytearray()
         self._payload_left = 0
 
     def count(self, data: bytes | bytearray) -> int:
-        """How many frames start in this piece of the stream."""
+        """How many frames have started in this piece of the stream, by their complete headers."""
+        # Byte by byte only through headers, of which a piece may end in any byte; payloads are skipped at once.
         at, frames = self._behind_the_request(data), 0
         while at < len(data):
             if self._payload_left:
@@ -92,6 +98,7 @@ class FrameCount:
         if self._request is None:
             return 0
         seen = self._request + data
+        # Three bytes of each piece are carried over: the blank line may be split between two.
         end = seen.find(_END_OF_REQUEST)
         if end < 0:
             self._request = seen[1 - len(_END_OF_REQUEST) :]

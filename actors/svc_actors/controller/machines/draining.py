@@ -1,11 +1,14 @@
-"""Draining a node in maintenance: migrates each of its machines to the emptiest node that can take it, a few at a time.
+"""Drain a node in maintenance: each of its machines moves to the emptiest node that can take it, a few at a time.
 
-Level-triggered: each round reads again which machines are still on the node. So a restarted controller continues, and a
-machine that was busy in one round gets its turn in the next; one whose migration has failed is not tried again. The
-rounds end when one has migrated nothing; the remaining machines are listed, each with the obstacle.
+Level-triggered: each round reads which machines are still on the node, so the drain continues after a restart of the
+controller, and a machine that was busy in one round gets its turn in the next. One whose move has failed is not tried
+again. The rounds end when one has moved nothing; the machines that stay are named, each with its reason.
 
-Migrations are tasks of their machines. A drain that is cancelled, or whose maintenance has ended, starts no further
-ones; those under way continue.
+Moves are tasks of their machines. A drain that is cancelled, or whose maintenance has ended, starts no further moves;
+those under way continue to their end.
+
+Why not a plan of all moves at the start: each move changes which node is the emptiest, and what a busy machine or a
+full node refuses now may be possible a round later.
 """
 
 from __future__ import annotations
@@ -49,9 +52,8 @@ SELECT node_id FROM node_capacity WHERE node_id = ANY($1::uuid[]) ORDER BY free_
 
 
 async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
-    """Create the task of a drain. Running machines are migrated live. `restart`: those that cannot are restarted on the
-    other node; without it they stay. Raises not_found, and conflict if new machines could still be placed on the node
-    or it is already being drained."""
+    """Running machines move live. `restart`: those that cannot are restarted elsewhere; without it they stay. Raises
+    not_found, and conflict if new machines could still be placed on the node or it is already being drained."""
     node = await tx.fetchrow(
         "SELECT name, maintenance FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", node_id
     )
@@ -99,19 +101,22 @@ class DrainWork:
         node_id = run.task.resource_id
         in_the_way: dict[UUID, str] = {}
         failed: set[UUID] = set()
+        # A round moves each machine that is left, or finds out why not. Another follows while one has moved anything:
+        # its room or its task may have been what stood in the way of the rest.
         while here := await self._database.fetch(_MACHINES, node_id):
             tried = [row for row in here if row["id"] not in failed]
             in_the_way |= await self._round(run, tried, failed)
             if all(row["id"] in in_the_way for row in tried):
                 raise _stay(run, [f"{row['name']} ({in_the_way[row['id']]})" for row in here])
             in_the_way = {vm_id: reason for vm_id, reason in in_the_way.items() if vm_id in failed}
-        # A migrated machine is started on the other node once this node has released it.
+        # A machine that moved with a restart is started at its target only once this node has removed its remains.
         while await self._database.fetchval("SELECT EXISTS (SELECT FROM vms WHERE moved_from = $1)", node_id):
             await run.log("Waiting for the node to remove migrated machines.")
             await trio.sleep(_LOOK_SECONDS)
 
     async def _round(self, run: TaskRun, machines: list[Record], failed: set[UUID]) -> dict[UUID, str]:
-        """Try to migrate each of these; returns the obstacles of those that stay. Adds failed ones to `failed`."""
+        """Try to move each of these; returns what is in the way of those that stay. Adds to `failed` those whose move
+        has failed."""
         turns = trio.CapacityLimiter(AT_ONCE)
         in_the_way: dict[UUID, str] = {}
 
@@ -130,8 +135,8 @@ class DrainWork:
         return in_the_way
 
     async def _moved(self, run: TaskRun, vm: Record) -> bool:
-        """Migrate the machine, or wait for the end of a migration under way; returns whether it succeeded. Raises
-        `DomainError` if none can be started."""
+        """Have it moved, or wait for the end of a move that is under way. Raises `DomainError` if none is started."""
+        # Asked before each move: an administrator who ends the maintenance stops the drain.
         if not await self._database.fetchval("SELECT maintenance FROM nodes WHERE id = $1", run.task.resource_id):
             raise conflict("the node's maintenance has ended")
         task = await self._move_of(run, vm)
@@ -148,7 +153,8 @@ class DrainWork:
         return True
 
     async def _move_of(self, run: TaskRun, vm: Record) -> Task:
-        """The task of the machine's migration. Raises `DomainError` that says what is in the way."""
+        """The task of its move. Raises `DomainError` with what is in the way."""
+        # A move that this drain ordered before a restart of the controller, or somebody else did: it is waited for.
         async with self._database.transaction() as tx:
             under_way = await open_task_of(tx, ResourceKind.VM, vm["id"])
         if under_way is not None and under_way.op == MOVE:
@@ -163,6 +169,8 @@ class DrainWork:
             raise conflict(
                 f"it runs, cannot move live, and the drain was ordered without `restart`: {_why_not_live(targets)}"
             )
+        # The emptiest of this moment, without a lock: the actor judges it again, and a refusal is tried in the next
+        # round.
         target: UUID = await self._database.fetchval(_EMPTIEST, live or fit)
         move = Move(target, restart=runs and not live)
         return await self._actors.ref(Machine, str(vm["id"])).ask(Machine.migrate, service_itself(OP), move)

@@ -1,18 +1,19 @@
-"""The network columns of a machine's row: the desired generation of its network, and the one its host has applied.
+"""The network columns of a machine's row: what its host has to carry for it, by generation, and what the host has said.
 
-Only this module writes `net_wanted`, `net_applied`, `net_error`, `net_failed_at`, `rate_mbps`, `throttle_mbps` and
-`traffic_isolated`; other modules call its functions, in the transaction of the change itself. The columns bypass the
-Machine actor, since one rule of a security group, or one plan, changes a thousand machines in one transaction: that is
-one statement here, and would be a thousand messages there.
+Nothing else writes `net_wanted`, `net_applied`, `net_error`, `net_failed_at`, `rate_mbps`, `throttle_mbps` and
+`traffic_isolated`; other modules call a function of this one, in the transaction of the change itself.
+
+Rejected: leaving these columns to the Machine actor. One rule of a security group, or one plan, changes a thousand
+machines in one transaction: that is one statement here, and would be a thousand asks there.
 
 Invariants:
 - rows are locked before they are changed, several in the order of their ids: the Machine actor, the network watch and a
-  group's rules change the same row from different tasks, and from several processes;
-- a machine's `net_wanted` grows in the same transaction as any change to what `machine_spec.network_spec` reads. So a
-  host that has applied an older generation is known to be behind, whatever crashed in between. The network watch brings
-  it up to date, at once and repeatedly until it succeeds;
-- `net_applied` is what the host itself has reported, and never decreases. If a host is ahead of the record (restored
-  from a backup, for example), the record moves past the host's generation.
+  group's rules change the same row from different tasks, and from different processes if there are several;
+- a machine's `net_wanted` grows in the same transaction as anything that `machines.spec.network_spec` reads, so a host
+  that has applied an older generation is known to be behind, whatever crashed in between. The network watch brings it
+  up to date, at once and again until it succeeds;
+- `net_applied` is what the host itself has said, and never decreases. If a host is ahead of the record (which was
+  restored from a backup, say), the record is moved beyond it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ CHANNEL: Final = "svc_network"
 """The PostgreSQL channel that announces commits to the network watch."""
 
 MOST_BELIEVED: Final = 2**52
-"""The highest generation accepted from a host. No record grows so far, so a higher one is a mistake; following it could
-overflow the column."""
+"""No record grows so far. A host that says more is mistaken or hostile: the record must go beyond what it says, and
+would reach the end of a bigint, from where no further change could be numbered."""
 
 
 @dataclass(frozen=True)
 class NetworkFailure:
-    """`news`: the recorded error was another one, or none, before."""
+    """`news`: the machine's record had another error, or none, before."""
 
     machine: str
     project_id: UUID
@@ -44,8 +45,10 @@ class NetworkFailure:
 
 
 async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
-    """Raise the desired network generation of these machines. Their rows are locked in the order of their ids, as in
-    every transaction that locks several."""
+    """Give these machines' networks a new generation. Their rows are locked in the order of their ids, as wherever
+    several are locked."""
+    # A number for each change and not a flag "dirty": the host's late answer to an older order must not clear a newer
+    # one. MATERIALIZED, so that all rows are locked in that order before the first is changed.
     changed = await tx.execute(
         """WITH changed AS MATERIALIZED (
                SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE
@@ -58,13 +61,14 @@ async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
 
 
 def applied_columns(generation: str) -> str:
-    """The assignments of `network_applied`, for a statement that writes more of the row. `generation` is the SQL of a
-    bigint; NULL changes nothing. The row must be locked, and the statement returns `HAS_APPLIED` for
-    `follow_applied`."""
+    """What `network_applied` assigns, for a statement that writes more of the row: `generation` is the SQL of a bigint,
+    and NULL changes nothing. The row is locked, and the statement returns `HAS_APPLIED` for `follow_applied`."""
     return f"net_applied = greatest(vms.net_applied, {generation}), {_beside_applied(generation)}"
 
 
 def _beside_applied(generation: str) -> str:
+    # The host is ahead: the desired generation becomes the one after the host's, since a host ignores an older one. An
+    # error is over once the host has the desired generation; a success of an older one says nothing about it.
     return f"""net_wanted = CASE WHEN {generation} > vms.net_wanted THEN {generation} + 1 ELSE vms.net_wanted END,
                net_error = CASE WHEN {generation} >= vms.net_wanted THEN NULL ELSE vms.net_error END,
                net_failed_at = CASE WHEN {generation} >= vms.net_wanted THEN NULL ELSE vms.net_failed_at END"""
@@ -74,8 +78,8 @@ HAS_APPLIED: Final = "vms.net_applied < vms.net_wanted AS behind, vms.net_error 
 
 
 async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool:
-    """Record that the machine's host has applied this generation. Returns whether that is news, which the caller
-    announces; never for a deleted machine or a generation beyond `MOST_BELIEVED`."""
+    """The machine's host has said that it has this generation. Returns whether that is news, which the caller
+    announces; it is not if the machine is gone, or the generation is beyond `MOST_BELIEVED`."""
     if generation > MOST_BELIEVED:
         return False
     row = await tx.fetchrow(
@@ -94,8 +98,8 @@ async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool
 
 
 async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: bool) -> None:
-    """Finish a statement that wrote `applied_columns`: close the alert if an earlier error (`failed`) is over, and call
-    the watch if the host is still behind."""
+    """After a row's `applied_columns` were written: close the alert of an error that is over (`failed`: there was one),
+    and call the watch if the host is still behind."""
     if failed and row["agrees"]:
         await close_alert(tx, network_alert(vm_id))
     if row["behind"]:
@@ -103,8 +107,8 @@ async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: b
 
 
 async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message: str) -> NetworkFailure | None:
-    """Record that applying this generation failed on the machine's host. None if that no longer matters: the machine is
-    deleted, or its host has the generation by now."""
+    """The machine's host could not be brought to this generation. None if that no longer matters: the machine is gone,
+    or its host has the generation by now."""
     row = await tx.fetchrow(
         """UPDATE vms SET net_error = $3, net_failed_at = now()
            FROM (SELECT id, net_error FROM vms WHERE id = $1 FOR NO KEY UPDATE) before, nodes
@@ -118,7 +122,8 @@ async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message:
 
 
 async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int | None:
-    """Set the operator's cap on the machine's traffic in each direction; None removes it. Returns the previous cap."""
+    """Cap the machine's traffic, each way, as its operator orders; None removes the cap. Returns the cap of before."""
+    # The row is locked before it is compared, so that of two callers the second sees the first one's cap.
     before: int | None = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1 FOR NO KEY UPDATE", vm_id)
     if before != rate_mbps:
         await tx.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
@@ -127,7 +132,8 @@ async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int |
 
 
 async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
-    """Set the sanction against a machine that has used up its allowance: a cap besides its own, or no traffic."""
+    """Restrict a machine that has used up its allowance: a cap besides its own, or no traffic at all."""
+    # Nothing is changed if it is so already: a new generation would have the host apply the same network again.
     changed = await tx.execute(
         """UPDATE vms SET throttle_mbps = $2, traffic_isolated = $3
            WHERE id = $1 AND (throttle_mbps, traffic_isolated) IS DISTINCT FROM ($2, $3)""",
@@ -140,7 +146,7 @@ async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int |
 
 
 async def call_watch(tx: Transaction) -> None:
-    """Wake the network watch once this is committed."""
+    """Wake the network watch, once this is committed."""
     tx.announce(CHANNEL)
 
 

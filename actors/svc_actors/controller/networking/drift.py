@@ -1,7 +1,7 @@
-"""Network drift: compares a host's networks with the records of its machines. Pure functions.
+"""Where a host differs from the records of its machines' networks: a comparison, and nothing else.
 
-Invariant: a machine is compared only if it was settled both before the host was asked and after it had answered: a
-change that is under way is not drift.
+Invariant: a machine is judged only if nothing about it was under way, neither before the host was asked nor after its
+answer: a change in progress is no drift.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from svc_actors.controller.networking.pool_arithmetic import IPNetwork, address_
 from svc_nodeagent.protocol import ObservedNetwork, ProbeResult
 
 MOST_KEPT: Final = 500
-"""Differences and strays of one probe that are stored and repaired; the next probe finds the rest. The limit is for a
-host that invents them."""
+"""Differences and strays of one probe, which are repaired and stored in the node's row. The rest is left to the next
+probe: a hostile host can invent any number."""
 _MOST_TAPS: Final = 2_000
 _MOST_PROBLEM: Final = 500
-"""Characters of a problem's text."""
+"""Characters of one problem."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The record of one machine's network. `settled`: its host has reported all of this as applied, and no task of the
-    machine is open."""
+    """One machine as the records have it. `settled`: its host has confirmed all of this, and no task of the machine is
+    open."""
 
     vm_id: UUID
     name: str
@@ -39,7 +39,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between host and records, as a sentence. `vm_id` None: it is about no machine."""
+    """One difference, as a sentence. `vm_id` None: it is not about a machine."""
 
     vm_id: UUID | None
     problem: str
@@ -47,8 +47,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a probe. `strays`: machines whose addresses the host carries, but which are not recorded there. A
-    machine without addresses there is none: there is nothing to take from it."""
+    """The result of a probe. `strays`: machines that are not recorded on the host, of which it carries addresses. One
+    without addresses keeps nothing from another machine, and is left out."""
 
     differences: tuple[Difference, ...]
     strays: tuple[ObservedNetwork, ...]
@@ -65,7 +65,8 @@ class Found:
 
 
 def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> Found:
-    """`before` and `after`: the records at the time the host was asked, and when it had answered."""
+    """`before` and `after`: the records as they were when the host was asked, and when it had answered."""
+    # Settled and equal at both times: the host's answer is of a moment in between, so it must agree with both.
     settled = {vm_id: now for vm_id, now in after.items() if now.settled and before.get(vm_id) == now}
     known = before.keys() | after.keys()
     observed = {network.vm_id: network for network in probe.machines}
@@ -93,6 +94,7 @@ def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[
     if observed is None:
         return ["The host carries no network for it."]
     problems = []
+    # Below what it has confirmed: the host was put back, or rebuilt. Beyond what was ever ordered: the records were.
     if observed.generation < recorded.applied:
         problems.append(f"The host has generation {observed.generation}; {recorded.applied} was applied.")
     elif observed.generation > recorded.wanted:
@@ -100,6 +102,7 @@ def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[
     if observed.isolated != recorded.isolated:
         problems.append("It is isolated on the host." if observed.isolated else "It is not isolated on the host.")
     carried = {ip_interface(address).network for address in observed.addresses}
+    # An isolated machine carries nothing by right; what it carries all the same is a difference in any case.
     if not recorded.isolated:
         problems += [f"{address_text(each)} is not carried." for each in _sorted(recorded.networks - carried)]
     problems += [f"{address_text(each)} is carried and not recorded." for each in _sorted(carried - recorded.networks)]
