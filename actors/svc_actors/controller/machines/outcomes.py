@@ -2,9 +2,10 @@
 
 Called in a transaction that has the machine's row locked: by the Machine actor, and (`moved_by`) by `observing`.
 
-Rule: the status follows the host's last word and never the task's result. A shutdown that failed leaves a machine
-running because its host says so, not because the task failed. Only if the host has never spoken of the machine is the
-status derived from what the machine was before the order (`_assumed_observation`).
+Rule: the status follows the host's last word, not the task's result. A shutdown that failed leaves a machine running
+because its host says so, not because the task failed. Only if the host has said nothing final is the status derived
+from what the machine was before the order (`_assumed_observation`). The exception is a creation that failed: whatever
+was seen of it, the machine was never built.
 
 Rejected: one message and one function for each operation's end. They differed in a word, and each had its own copy of
 what follows for all (the network's generation, the status); that part is decided once here.
@@ -63,7 +64,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             built = True
         case "vm.create":
             await _give_up_creation(tx, vm)
-            # A domain may have been seen half-way; nobody can use it. None leads to `failed`, which is only deletable.
+            # A domain may have been seen half-way. None leads to `failed` all the same, which can only be deleted.
             seen, failure = None, "Creation failed"
         case "vm.delete" if isinstance(ending.result, DeleteResult):
             await _remove(tx, vm, task, ending.result)
