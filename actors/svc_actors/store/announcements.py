@@ -58,6 +58,7 @@ class Announcements:
         """Notify other processes, until cancelled. What cannot be sent now is left to their own looks."""
         while True:
             await self._woken.wait()
+            # Before the list is taken: what is published while `_notify` runs is sent next.
             self._woken = trio.Event()
             pending, self._pending = list(self._pending), {}
             try:

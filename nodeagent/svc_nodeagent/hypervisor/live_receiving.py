@@ -5,8 +5,8 @@ Invariants:
   removed; its taps carry nothing until `finish` brings the machine's network;
 - what the source sends names no file of this host but the machine's own, its image and the firmware.
 
-Rejected: taking the sizes that the source announces. It announced 8 TiB for a disk of 1 GiB; the disks are made here,
-of the sizes that the controller ordered, and the room is watched while they fill.
+Rejected: taking the sizes that the source announces, which may be any. The disks are made here, of the sizes that the
+controller ordered, and the room is watched while they fill.
 """
 
 from __future__ import annotations

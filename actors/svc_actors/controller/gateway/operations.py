@@ -92,6 +92,8 @@ class NodeLost(NodeUnavailable):
         super().__init__("The node was declared lost; it no longer takes orders.")
 
 
+# Few where a host works (transfers, backups, creations) or where each holds a thread of it (a guest's agent, which may
+# be silent for half a minute); many where it only waits (patience). `Lane` says what is in each.
 LANE_LIMITS: Final = {
     Lane.TRANSFERS: 4,
     Lane.BACKUPS: 1,

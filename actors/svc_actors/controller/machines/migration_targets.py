@@ -104,6 +104,7 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
         return MigrationTarget(node["node_id"], node["name"], None, tuple(reasons))
     if machine["status"] == MachineStatus.STOPPED:
         return MigrationTarget(node["node_id"], node["name"], MigrationMode.OFFLINE, ())
+    # It could move: from here on the reasons say only why not live.
     not_live = (*_not_live_itself(machine), *_why_not_live(machine["facts"], node["facts"]), *_knows_no_live(node))
     mode = MigrationMode.RESTART if not_live else MigrationMode.LIVE
     return MigrationTarget(node["node_id"], node["name"], mode, not_live)

@@ -155,6 +155,7 @@ async def allocate(
     enabled, does not serve the node or whose topology cannot be mixed with that of the NIC's other addresses;
     not_found.
     """
+    # Locked before it is judged: an edit of the pool, or a node's report about it, comes before all of this or after.
     pool = await lock_pool(tx, pool_id)
     await require_heard(tx, pool)
     if not pool.enabled:
@@ -262,6 +263,7 @@ async def free_removed(
     await lock_pools_of(tx, vm_id)
     # The race that `through` is for: the address is released, the node is asked, an administrator frees it by force,
     # this machine gets it again and releases it again; then the answer to the first question arrives.
+    # A node may name an IPv4 address with its guest's prefix; the row has /32.
     rows = await tx.fetch(
         """DELETE FROM allocations
            WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY (

@@ -183,6 +183,7 @@ async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
     claims = await _claims(tx, pool)
     wanted = _arithmetic(pool, claims)
     existing = await _existing(tx, pool.id)
+    # One whose reason has changed (another host has the address now) is removed and inserted again.
     stale = [id for slot, (id, taken) in existing.items() if wanted.get(slot) != taken]
     if stale:
         await tx.execute("DELETE FROM reservations WHERE id = ANY($1)", stale)

@@ -35,6 +35,7 @@ class NodeQueue(Generic[T]):
         return self._waiting.get(node_id)
 
     def put(self, node_id: UUID, what: T) -> None:
+        # A dict keeps the place of a key that is written again: a node keeps its turn however often it is put.
         self._waiting[node_id] = what
         self._idle.unpark()
 

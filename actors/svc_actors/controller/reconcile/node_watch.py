@@ -330,6 +330,7 @@ class NodeWatch:
                 await self.gateway.acknowledge(node_id, operation_id)
 
     async def _first_preflight(self, node_id: UUID) -> None:
+        # Once in a node's life without an order: it may take three minutes, and an administrator repeats it.
         if await self._database.fetchval("SELECT preflight_at IS NULL FROM nodes WHERE id = $1", node_id):
             operation = NodePreflight(controller_time=datetime.now(UTC))
             result = await self.gateway.query(node_id, operation, timeout=PREFLIGHT_TIMEOUT)

@@ -389,7 +389,7 @@ class TaskRunner:
                 return None
             run.resume(started)
         ending: Ending | None = None
-        # Two ways to be cut short: the deadline, and `run.scope`, which `abandon` cancels.
+        # Two ways to be cut short: the deadline, and `run.scope`, which a cancellation and `abandon` cancel.
         with trio.move_on_after(run.remaining) as overdue, run.scope:
             ending = await self._attempt(handler, run)
         if ending is not None:
