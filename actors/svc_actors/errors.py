@@ -2,6 +2,8 @@
 
 A `ServiceError` is an answer, not a crash: it travels from wherever it is raised, through an actor's reply, to the edge
 that renders it. Anything that is not a `ServiceError` becomes `internal` there, with its text kept out of the response.
+
+Why: docs/decisions/0001-errors-from-a-closed-list.md.
 """
 
 from __future__ import annotations

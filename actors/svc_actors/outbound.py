@@ -10,6 +10,8 @@ Invariants:
 
 The node agent has its own version (svc_nodeagent.outbound): it depends on no other package, and follows redirects,
 which nothing here does.
+
+Why: docs/decisions/0015-webhooks.md.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Invariants:
   So nothing is traced by accident, and with tracing off a span costs one look at the variable;
 - this module imports no tracing library: `svc_actors.spans` does, and is imported only if tracing is on;
 - attributes are ids, names defined by the service, and numbers: no SQL arguments, no addresses, no text of customers.
+
+Why: docs/decisions/0017-traces.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@
   its turn, a header block is left out, and the client can decode none of the others (RFC 9113, section 4.3).
 - Over TLS a change to HTTP/2 in mid-connection is refused, since ALPN has chosen (RFC 9113, section 3.1); so is a
   request with both Content-Length and Transfer-Encoding, whose end two servers may see in two places (RFC 9112, 6.1).
+
+Why: docs/decisions/0005-listeners-and-held-ports.md.
 """
 
 from __future__ import annotations

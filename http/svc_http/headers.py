@@ -1,4 +1,7 @@
-"""The headers that restrict a browser, for every answer and for every page."""
+"""The headers that restrict a browser, for every answer and for every page.
+
+Why: docs/decisions/0004-browsers-and-origins.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Loading every model of the controller takes longer than most calls. The description is derived from the registry, cached
 in the user's cache folder, and derived again when any source of the service has changed. It is the only copy of what a
 command is.
+
+Why: docs/decisions/0019-command-line.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Invariants: a credential that is unknown, expired or revoked, or whose person is suspended, is `unauthenticated`; the 30
 minutes of a support session are checked here, on each request, and its operator must still be an active administrator;
 nothing is cached between requests, so a revoked credential stops working at once.
+
+Why: docs/decisions/0008-credentials-and-sessions.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ account's at a sign-in. Codes of a second factor are counted separately, and mor
 
 Strangers must not lock the owner out: a browser or an address that has signed in to the account within 90 days is
 familiar. It is limited by its own failures alone, whatever others did to the account or from the address.
+
+Why: docs/decisions/0009-sign-in-throttle-and-second-factors.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Codes of an authenticator: RFC 6238 with SHA-1, six digits and steps of 30 seconds, as all of them have."""
+"""Codes of an authenticator: RFC 6238 with SHA-1, six digits and steps of 30 seconds, as all of them have.
+
+Why: docs/decisions/0009-sign-in-throttle-and-second-factors.md.
+"""
 
 from __future__ import annotations
 

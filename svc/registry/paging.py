@@ -7,6 +7,8 @@ order, or of groups with one value each. A page is then found from the nearest p
 
 Invariants: rows are sorted by one of the expressions that the list offers, never by the caller's text; ties are broken
 by a unique column, so that pages neither repeat nor skip a row that did not change.
+
+Why: docs/decisions/0006-lists-and-search.md.
 """
 
 from __future__ import annotations

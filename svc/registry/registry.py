@@ -10,6 +10,8 @@ Invariants:
   leaves it in the handler's own transaction. Rows about refusals are limited per person and minute, or anybody could
   fill the table. Anonymous callers leave none, except by a public operation that refuses them (a wrong password), and
   those rows are limited together. Throttled calls leave none.
+
+Why: docs/decisions/0002-orders-are-answered-when-stored.md.
 """
 
 from __future__ import annotations

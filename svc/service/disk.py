@@ -1,4 +1,7 @@
-"""Watches the disk of a service's own database, for the service's composer."""
+"""Watches the disk of a service's own database, for the service's composer.
+
+Why: docs/decisions/0012-full-disks.md.
+"""
 
 from __future__ import annotations
 

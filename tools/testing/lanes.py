@@ -3,6 +3,8 @@
 A machine that stood still for a moment fails nobody's change, and a test that fails twice is a defect. A test that only
 passed at the second attempt is a defect too: both outputs are kept, and the ledger decides whether the run passes
 (`flaky`).
+
+Why: docs/decisions/0020-tests-and-the-lock-file.md.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@
     chain = await client.certificate(order)
 
 Every step may be repeated, and an unfinished order is found again by its URL. Errors are `AcmeError`s.
+
+Why: docs/decisions/0016-own-acme-client.md.
 """
 
 from svc_actors.acme.client import AcmeClient, ExternalAccount

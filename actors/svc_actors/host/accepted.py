@@ -2,6 +2,8 @@
 
 The models of the web server and of PHP use them (`nginx.model`, `php.settings`), and the judge of .htaccess files in
 the confined helper compares with them: it may import the standard library alone, so this module does, too.
+
+Why: docs/decisions/0018-hostile-text-in-confined-processes.md.
 """
 
 from __future__ import annotations

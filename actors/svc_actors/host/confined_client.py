@@ -4,6 +4,8 @@ ends after a minute without one.
 Invariants: a site has one helper at a time; every request has a deadline, and a helper that exceeds one is killed with
 all its work, which leaves no file half written; a request that changes nothing is repeated once with a new helper, and
 one that changes something never is, since it may have been done.
+
+Why: docs/decisions/0048-files-of-sites.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Under systemd they are units; elsewhere the keeper runs them (`svc_actors.host.keeper`). A started program keeps running
 whatever happens to the core, and the next core finds it by its name.
+
+Why: docs/decisions/0039-launcher-and-keeper.md.
 """
 
 from __future__ import annotations

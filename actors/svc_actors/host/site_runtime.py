@@ -10,6 +10,8 @@ Rejected for commands: setrlimit(2) alone. RLIMIT_DATA is per process, and count
 maps nor the tmpfs of the view, and no rlimit is one of processor time a second.
 
 The names of a site's services start with `site-<number>-`: so all of them are found and stopped.
+
+Why: docs/decisions/0038-confinement-of-site-programs.md.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ this server are not counted.
 In the same table, programs of sites are kept from link-local addresses and those of `METADATA`, where a cloud provides
 the machine's credentials. DNS is still allowed there, as several clouds have their resolver at the same address.
 Packets are dropped rather than refused, as not every kernel can refuse: a program waits until its own deadline.
+
+Why: docs/decisions/0042-bounds-on-visitors.md.
 """
 
 from __future__ import annotations

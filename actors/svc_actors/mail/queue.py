@@ -6,6 +6,8 @@ Invariants:
   again with the same Message-ID, and a process that cannot write sends nothing;
 - a mail's content is sealed, and removed as soon as it was sent; so is a mail whose link has expired;
 - the queue is bounded: writing to a full queue raises `unavailable`.
+
+Why: docs/decisions/0014-mail.md.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ Invariants:
 - work reads the records when it starts: a waiting piece serves all messages that request the same meanwhile;
 - a failure that no caller waits for is logged, and ends nothing else;
 - work that a stop of the core interrupts is repeated, as after a kill: the records say what is not done yet.
+
+Why: docs/decisions/0003-long-work-has-a-row.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ listens.
 
 The watch repairs nothing: the launcher, systemd and the loops of nginx and SFTP bind again at least every half minute,
 until they can. Invariant: one alert per port and family, open while the panel does not have that port.
+
+Why: docs/decisions/0005-listeners-and-held-ports.md.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Invariants:
 - when the loop starts, nginx serves what the records say; if it already does, nothing is reloaded;
 - a stopped nginx is started again, even if nobody changes anything;
 - a site that was left out to keep the others served has an alert until it is served again.
+
+Why: docs/decisions/0041-web-server-generations.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The table refuses UPDATE, DELETE and TRUNCATE, from the service's own role too. Each row is announced by an `activity`
 event.
+
+Why: docs/decisions/0010-audit-log-and-its-chain.md.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ Invariants:
 
 The encoding is the row as JSON with sorted names and without nulls: a column that a later migration adds must be null
 in the existing rows.
+
+Why: docs/decisions/0010-audit-log-and-its-chain.md.
 """
 
 from __future__ import annotations

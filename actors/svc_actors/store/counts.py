@@ -5,6 +5,8 @@ two transactions wait for each other to update a common number. `fold` adds the 
 `<table>_numbers` computes the same numbers by counting, and `recount` corrects `list_counts` by it.
 
 Invariant: the number of a list is the sum over both tables (the view `list_numbers`), in every snapshot, exactly.
+
+Why: docs/decisions/0006-lists-and-search.md.
 """
 
 from __future__ import annotations

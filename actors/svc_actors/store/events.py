@@ -6,6 +6,8 @@ event once and hands it to the subscribers, each with a bounded buffer of its ow
 Invariants: a subscriber gets every event after its position, once and in order, or an exception that says where it
 stopped. A subscriber that does not read affects no other. NOTIFY only says when to look: events whose notification was
 lost are read from the table.
+
+Why: docs/decisions/0007-event-streams-and-alerts.md.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Several controllers on one database do not take this lock: it is taken in one pl
 
 Rejected: stopping at once when the session is lost. Each restart of PostgreSQL would end the service, although no other
 service competes for the lock.
+
+Why: docs/decisions/0011-schema-and-the-only-service.md.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ Invariants:
 - the rows are keyed by the data folder's own id, which nobody else writes: numbers that were lost are never given to
   another service's commits;
 - a server that is a standby still is used for nothing: it may lag, and has lost nothing by that.
+
+Why: docs/decisions/0013-lost-commits.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ guessing. Records of another service's component in the same database are left a
 
 Each migration is recorded with the number of its component's migrations that the previous release knows. That release
 works without the new one (docs/upgrades.md): a service that was rolled back to it may use the migrated database.
+
+Why: docs/decisions/0011-schema-and-the-only-service.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Invariants:
 - the schedule is in the rows: a restart loses nothing;
 - each endpoint has its own task: an endpoint that hangs, crashes or refuses delays no other.
+
+Why: docs/decisions/0015-webhooks.md.
 """
 
 from __future__ import annotations

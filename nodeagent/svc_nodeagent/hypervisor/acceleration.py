@@ -7,6 +7,8 @@ seconds under KVM.
 
 Invariant: a verdict holds for the device it was found on. It is determined again when the host was booted again, when
 /dev/kvm appeared, disappeared or changed its owner, and when an upgraded agent tries another guest.
+
+Why: docs/decisions/0037-hosts-kvm-and-windows.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ move.
 
 libvirt's own access control (polkit) does not do: it permits a migration or refuses it, and does not look at the
 definition that comes with it, which may name any file of the host.
+
+Why: docs/decisions/0029-migration.md.
 """
 
 from __future__ import annotations

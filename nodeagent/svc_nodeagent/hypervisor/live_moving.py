@@ -13,6 +13,8 @@ Invariants:
 Rejected: TCP between the hosts, which needs open ports of libvirt and QEMU and trust between all nodes; tunnelled
 migration, which copies no disks by NBD; a guest that arrives running, since libvirt resumes the source if the target's
 last word is lost, and it would run on both.
+
+Why: docs/decisions/0029-migration.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ as after a power cut.
 Invariants: a snapshot that was reported as taken is in every disk that the machine then had; a restoration starts only
 if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, which
 makes the next agent thaw it.
+
+Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
 
 from __future__ import annotations

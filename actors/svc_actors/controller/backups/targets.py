@@ -3,6 +3,8 @@
 A target's credentials are sealed here. For a bucket with an STS, a node gets temporary keys with each operation, which
 open one machine's copies (`temporary_keys`). For other targets it gets the target's own key, which opens the copies of
 all machines; the target shows that as `KeyMode.SHARED`. A node without a target copies to storage mounted on it.
+
+Why: docs/decisions/0031-machine-backup-targets.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Invariants:
 - a certificate is valid while its row is not revoked. When a renewed one is first used, the node's others are revoked;
   until then the node uses the old one;
 - the holder of a certificate is cached after the first lookup, also when it has none.
+
+Why: docs/decisions/0022-node-enrolment-and-upgrades.md.
 """
 
 from __future__ import annotations

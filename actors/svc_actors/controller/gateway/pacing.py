@@ -7,6 +7,8 @@ counted by their headers before the reader gets them, each is charged, and littl
 Rejected: a limit on frames or on bytes a second. Frames would slow a restored file of a thousand parts; bytes would let
 many small frames through. When frames were not counted, 64 KiB of empty fragments held all requests up for a quarter of
 a second.
+
+Why: docs/decisions/0023-what-a-node-says-is-bounded.md.
 """
 
 from __future__ import annotations

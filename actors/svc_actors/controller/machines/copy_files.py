@@ -2,6 +2,8 @@
 files.
 
 The open copy exists only in the node's memory, and is closed there by itself; so nothing of it is recorded here.
+
+Why: docs/decisions/0032-files-of-a-machine-backup.md.
 """
 
 from __future__ import annotations

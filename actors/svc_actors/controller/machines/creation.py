@@ -6,6 +6,8 @@ Invariants:
 - the project's limit of machines is checked under the lock of the project's row, in the transaction of the creation;
 - an idempotency key is unique among the machines it still counts for: `find_by_key` finds an answer that was lost in a
   crash, and no second machine is created.
+
+Why: docs/decisions/0024-placement-and-creation.md.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ Invariants:
   started there, its network is not applied, and no address is freed.
 
 Why the record changes last: a target that died half-way would else be the machine's node, without a complete disk.
+
+Why: docs/decisions/0029-migration.md.
 """
 
 from __future__ import annotations

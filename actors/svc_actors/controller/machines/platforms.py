@@ -1,4 +1,7 @@
-"""A machine's recorded firmware and TPM: those of the image, or of the copy, that it was last created from."""
+"""A machine's recorded firmware and TPM: those of the image, or of the copy, that it was last created from.
+
+Why: docs/decisions/0027-images-firmware-tpm.md.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ Invariants:
 - a machine whose files are missing is not tried again before an order to it.
 
 Called with the machine's row locked, in the transaction that writes its status.
+
+Why: docs/decisions/0025-machine-states-and-power.md.
 """
 
 from __future__ import annotations

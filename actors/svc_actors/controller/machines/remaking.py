@@ -1,6 +1,8 @@
 """Decides about resizing and reinstalling a machine: refusals, and the parameters of the task.
 
 Both run in the transaction of the Machine actor's order, which has locked the row.
+
+Why: docs/decisions/0026-resize-reinstall-rescue-iso.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ power cut) starts the system that the host has chosen.
 
 Invariant: the record follows the host's report, at the end of the task or in the next inventory (`observing`). So if
 the effect of a task is unknown, a new inventory of the host is requested.
+
+Why: docs/decisions/0026-resize-reinstall-rescue-iso.md.
 """
 
 from __future__ import annotations

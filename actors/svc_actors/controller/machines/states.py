@@ -20,6 +20,8 @@ Rule two: if the host has never reported the machine, a failed task leads to `fa
 was built leaves `failed` by an observation, when it comes back on its host, or by a start, which defines it again from
 the host's own record; one that was never built can only be deleted.
 `unknown` is shown, never stored: the machine's node is not online, so its current state is not known.
+
+Why: docs/decisions/0025-machine-states-and-power.md.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Windows takes no crypt hash: the agent in the guest sets the password itself, on
 an ordered password is only in this process's memory. If the process ends earlier, or Windows refuses the password, that
 is recorded, and the password that the machine has set for itself is offered once instead; it is stored in the machine
 and read there on request.
+
+Why: docs/decisions/0037-hosts-kvm-and-windows.md.
 """
 
 from __future__ import annotations

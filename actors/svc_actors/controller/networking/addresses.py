@@ -17,6 +17,8 @@ Invariants:
 - the search starts after the address given last, so a freed address rests, and a /8 costs what a /24 does.
 
 Why a free address has no row: a /8 has 16 million of them, and an IPv6 pool up to 2^62 sub-prefixes.
+
+Why: docs/decisions/0034-addresses-and-pools.md.
 """
 
 from __future__ import annotations

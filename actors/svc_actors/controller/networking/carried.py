@@ -12,6 +12,8 @@ Invariants:
 
 Rejected: believing a node without a bound. A hostile one named all addresses of a pool, which then gave out none to
 anybody, and held the pool's lock for a statement each.
+
+Why: docs/decisions/0023-what-a-node-says-is-bounded.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Invariants:
   transaction. A change of rules locks the group's row, and adding a machine takes a shared lock on it. So a machine
   that joins while the rules change is either among those notified, or reads the new rules;
 - locks are taken in one order: groups by id, then machines by id.
+
+Why: docs/decisions/0033-guest-networks-on-the-host.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Invariants:
   answer was lost) it gets the same node; any other request is refused;
 - one host is one node: a host that has already joined is refused under another token;
 - a token is shown once and stored as its SHA-256.
+
+Why: docs/decisions/0022-node-enrolment-and-upgrades.md.
 """
 
 from __future__ import annotations

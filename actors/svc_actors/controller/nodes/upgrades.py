@@ -7,6 +7,8 @@ Invariants:
   started;
 - an upgrade has succeeded if the agent that runs in the end reports the release; after a rollback there is an alert
   until the node has the release.
+
+Why: docs/decisions/0022-node-enrolment-and-upgrades.md.
 """
 
 from __future__ import annotations

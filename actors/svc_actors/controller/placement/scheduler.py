@@ -11,6 +11,8 @@ Invariants:
 - a node takes new machines only while it is online, managed, not in maintenance and its disk is not nearly full, and
   only if it has their firmware and TPM and can carry a pool of their network;
 - locks are taken in one order: node, machine, node_capacity, pool.
+
+Why: docs/decisions/0024-placement-and-creation.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ as that is ordered, and `settled` says whether its machine has followed.
 
 Only `provisioning` waits for its machine: it ends when the host has built it, or has failed to. A failed service keeps
 its row and its id; the remains of its machine are removed, and a retry orders another one.
+
+Why: docs/decisions/0036-provisioning.md.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ Invariants:
 
 Rejected: long work within actors. A task's row survives a restart and an actor does not, and the work would hold up the
 actor's other messages; so the runner hosts all of it, and asks the actor only for the end.
+
+Why: docs/decisions/0003-long-work-has-a-row.md.
 """
 
 from __future__ import annotations

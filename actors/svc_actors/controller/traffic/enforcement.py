@@ -10,6 +10,8 @@ Invariants:
   concurrent loosening of the policy is respected;
 - no sanction affects a machine's power or disks. So a machine whose node cannot limit rates is reported instead of
   throttled: its host would refuse the whole network, and with it the next start.
+
+Why: docs/decisions/0035-traffic.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Invariants:
   machine's highest rate there (a link's, if it had none) could carry in that time;
 - every figure comes with `resets`, `samples` and `first_at`, which say why it may be too low (specification, Plan
   policies).
+
+Why: docs/decisions/0023-what-a-node-says-is-bounded.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Invariants:
 - a project's limits are checked under the lock of the project's row, in the transaction that uses them;
 - room on the node is checked under the lock of its capacity, and reserved by triggers (migration 0045);
 - locks are taken in the order machine, volume, project, node_capacity.
+
+Why: docs/decisions/0028-volumes-outlive-machines.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ The web server connects to the second name, a link. One rename(2) switches relea
 one, later ones the new one, and the web server's configuration does not change. The old release is stopped once it has
 answered a request made after the switch: sockets hand out connections in order, so by then it has taken all that were
 waiting.
+
+Why: docs/decisions/0045-php-and-applications.md.
 """
 
 from __future__ import annotations

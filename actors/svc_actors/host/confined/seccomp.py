@@ -13,6 +13,8 @@ above `_NEWEST` is "not implemented", which libraries are written for.
 ptrace(2) stays: it reaches processes of the same account alone, and php-fpm's slow log and debuggers need it.
 
 Loaded by `enter_site.py`, the standard library alone. The numbers are from asm/unistd_64.h and asm-generic/unistd.h.
+
+Why: docs/decisions/0038-confinement-of-site-programs.md.
 """
 
 from __future__ import annotations

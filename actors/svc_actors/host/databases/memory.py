@@ -11,6 +11,8 @@ The sum fits the machine: `SHARE_BYTES` for each engine, whatever its sites do.
 Rejected: max_session_mem_used of MariaDB alone (measured: 268 MB were held at a limit of 32 MB); smaller packets, which
 refuse rows that sites have and only slow an attack down; and a control group for mariadbd, which kills the server where
 RLIMIT_DATA fails a statement. PostgreSQL has both, as its processes share memory that RLIMIT_DATA does not count.
+
+Why: docs/decisions/0050-bounds-on-databases.md.
 """
 
 from __future__ import annotations

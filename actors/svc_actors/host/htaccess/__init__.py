@@ -12,4 +12,6 @@ Rejected:
   their whole text, in the forms that products ship.
 
 tests/system/panel/test_htaccess_oracle.py compares the verdicts with Apache 2.4 and nginx over generated files.
+
+Why: docs/decisions/0043-htaccess-is-judged.md.
 """

@@ -7,6 +7,8 @@ owner (`svc_actors.host.databases.owners`).
 
 `RootStatement` is closed: `Root` runs nothing else, so a new statement must be added here, where a test checks what it
 reads. Rejected: information_schema.TABLES, COLUMNS and the like, which open tables and views with the caller's rights.
+
+Why: docs/decisions/0049-databases-of-sites.md.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ answer as they should. Otherwise the previous one becomes current again. Invaria
 - a site that nginx refuses does not keep others from being changed: it stays as it was. An unchanged site that breaks
   the others (its certificate is gone) is left out and reported;
 - the next generation is based on the served one, and never on one that was written but not proven.
+
+Why: docs/decisions/0041-web-server-generations.md.
 """
 
 from __future__ import annotations

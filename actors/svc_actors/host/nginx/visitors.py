@@ -9,6 +9,8 @@ of an answer is on the disk as well, up to `ANSWER_BYTES` per request.
 In HTTP/2 any request can have a body of unknown length, and looks like one without a body. So requests by methods other
 than POST, PUT and PATCH, which upload nothing, may have at most 64 KB of such a body; nginx has no such limit by
 method, and they are answered by a location of their own.
+
+Why: docs/decisions/0042-bounds-on-visitors.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The php-fpm masters of this server's sites: starts, probes and ends them."""
+"""The php-fpm masters of this server's sites: starts, probes and ends them.
+
+Why: docs/decisions/0045-php-and-applications.md.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ tests/host/test_database_administrators.py checks what it does and where it runs
 
 Rejected: to check a name before it is read, since tables and views change places in between; and databases that belong
 to `postgres`, since their owners could neither set nor comment them, and dumps would need other rights.
+
+Why: docs/decisions/0049-databases-of-sites.md.
 """
 
 from __future__ import annotations

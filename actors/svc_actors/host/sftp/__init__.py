@@ -1,4 +1,7 @@
-"""SFTP for sites: an OpenSSH server of the panel's own, to which only access accounts of sites can sign in."""
+"""SFTP for sites: an OpenSSH server of the panel's own, to which only access accounts of sites can sign in.
+
+Why: docs/decisions/0040-sftp-and-shells.md.
+"""
 
 from svc_actors.host.sftp.configuration import SftpSettings
 from svc_actors.host.sftp.model import AccessKind, HostKey, SftpError, SftpLogin, SftpServing

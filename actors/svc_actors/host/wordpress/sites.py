@@ -5,6 +5,8 @@ input, so that no secret is in an argument or in the environment, and answers wi
 it from other output of plugins. Still, anybody who may change the files of a site controls what its PHP answers: an
 answer is checked before it is used, and concerns that site alone. PHP loads the site's own code, within the limits of
 the site here as well.
+
+Why: docs/decisions/0046-wordpress-and-staging.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Invariants: a person is a member of an account, or of one of its sites, once; nobody is a member of their own account; a
 membership ends with its account, its person or its site, and when another customer gets the site. What a role permits
 is defined elsewhere.
+
+Why: docs/decisions/0056-accounts-and-members.md.
 """
 
 from __future__ import annotations

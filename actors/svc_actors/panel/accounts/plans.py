@@ -1,4 +1,7 @@
-"""Hosting plans, and which customer has which: the only writer of `hosting_plans` and `hosting_accounts`."""
+"""Hosting plans, and which customer has which: the only writer of `hosting_plans` and `hosting_accounts`.
+
+Why: docs/decisions/0056-accounts-and-members.md.
+"""
 
 from __future__ import annotations
 

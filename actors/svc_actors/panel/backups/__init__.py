@@ -1,4 +1,7 @@
-"""Backups of sites: restic repositories, what is in them, and how a site gets it back (docs/site-backups.md)."""
+"""Backups of sites: restic repositories, what is in them, and how a site gets it back (docs/site-backups.md).
+
+Why: docs/decisions/0051-backups-of-sites.md.
+"""
 
 from svc_actors.panel.backups.backups import ROUND_SECONDS, BackupLoop, Backups
 from svc_actors.panel.backups.configuration_changes import Allowed

@@ -6,6 +6,8 @@ it is compared with what visitors are shown (`served`).
 
 Invariants: only the customer replaces an uploaded certificate; a certificate is served until a better one is there; an
 order continues across restarts (`svc_actors.certificates`).
+
+Why: docs/decisions/0016-own-acme-client.md.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A change is one transaction (records, audit, event) that raises the zone's revis
 revision that it serves is recorded. Failures in between, and later losses, show as a difference between the two, which
 `agree` fixes; it may be called at any time, and `ZoneWatch` does. A change stands even if Knot does not answer: its
 caller learns that it is not served yet.
+
+Why: docs/decisions/0055-dns.md.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Invariants:
 
 Rejected: alerts for warnings. A high load or a certificate with a week left is looked at in the morning; warnings are
 on the page and among the events, and only what is critical wakes somebody.
+
+Why: docs/decisions/0054-health-updates-licensing.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Jobs: slow work in steps, a few at a time. They end with the core that runs them (docs/jobs.md)."""
+"""Jobs: slow work in steps, a few at a time. They end with the core that runs them (docs/jobs.md).
+
+Why: docs/decisions/0047-jobs-and-schedules.md.
+"""
 
 from svc_actors.panel.jobs.bounds import require_turn
 from svc_actors.panel.jobs.jobs import Jobs

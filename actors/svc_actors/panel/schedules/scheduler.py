@@ -7,6 +7,8 @@ Invariants:
 - no run starts by its time for a site whose files a recovery has not restored yet;
 - no run starts for a site that is not active, and runs end when their site is suspended or deleted;
 - the programs of a run have ended before its end is stored, and when this process dies.
+
+Why: docs/decisions/0047-jobs-and-schedules.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ that browsers send to the first one's sites; and they would share a zone.
 
 Invariant: code that claims or moves names below a registrable domain holds the lock of the domain, so that concurrent
 claims see each other.
+
+Why: docs/decisions/0044-site-records-and-names.md.
 """
 
 from __future__ import annotations

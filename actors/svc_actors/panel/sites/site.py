@@ -10,6 +10,8 @@ Invariants:
 - everything done to the server may be repeated: a core that was killed between two steps does them again;
 - the row is locked during a decision;
 - no message waits for the server longer than `host_work` lets it.
+
+Why: docs/decisions/0044-site-records-and-names.md.
 """
 
 from __future__ import annotations

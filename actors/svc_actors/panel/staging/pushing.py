@@ -13,6 +13,8 @@ Why in this order:
 - The record comes after the visit: a core that is killed in between leaves a push that is undone, not a broken site.
 - Visitors order and upload meanwhile, and are not stopped. A change of the live tables after the last look is found
   when they have been moved aside, where nobody writes to them, and the push is undone. Uploads are merged.
+
+Why: docs/decisions/0046-wordpress-and-staging.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ have taken.
 Rejected: a fixed rate, which would be wrong on the next disk; QEMU's own limits, which know the guest's requests and
 not the backup's cost for them; and a tenth of the time: on a quiet machine the guest's reads still had less than four
 fifths of their throughput, since restic keeps working for a while on what it was fed.
+
+Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
 
 from __future__ import annotations

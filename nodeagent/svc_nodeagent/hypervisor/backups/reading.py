@@ -10,6 +10,8 @@ guest write again (`freezing.thaw`).
 
 Rejected: an overlay that is merged back afterwards. The machine's newest data would be in a second file when its host
 loses power.
+
+Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
 
 from __future__ import annotations
