@@ -33,7 +33,6 @@ from svc_nodeagent.protocol import DomainState, FailureCode, LivePlace, LiveResu
 
 SETTLE_SECONDS: Final = 60.0
 """How long libvirt may take to end its job."""
-DOWNTIME_MS: Final = 300
 _PROGRESS_SECONDS: Final = 1.0
 log = structlog.get_logger(__name__)
 
