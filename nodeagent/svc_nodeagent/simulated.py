@@ -20,8 +20,10 @@ from svc_nodeagent.protocol import (
     BackupResult,
     CachedImage,
     Capacity,
+    CertificateRenew,
     CheckStatus,
     ConsoleKind,
+    ConsoleOpen,
     DeleteResult,
     DiskSpec,
     DomainResult,
@@ -46,6 +48,7 @@ from svc_nodeagent.protocol import (
     NodeOperation,
     NodePreflight,
     NodeTraffic,
+    NodeUpgrade,
     OperationResult,
     PreflightCheck,
     PreflightResult,
@@ -375,7 +378,7 @@ class SimulatedHost(SimulatedState):
                 self.images.pop(operation.image_id, None)
                 self._save()
                 return Done()
-            case _:
+            case ConsoleOpen() | CertificateRenew() | NodeUpgrade():
                 raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is for the agent, not for its hypervisor.")
 
     def _create(self, operation: VmCreate) -> DomainResult:

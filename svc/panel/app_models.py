@@ -19,9 +19,9 @@ from svc_actors.errors import wrong_field
 from svc_actors.host.apps import AppInterface, AppRuntime
 from svc_actors.host.launcher import ServiceStatus
 from svc_actors.panel.apps.records import AppRow
+from svc_actors.panel.apps.variables import MOST_VARIABLES
 
 _CALLABLE: Final = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-_MOST_VARIABLES: Final = 200
 _MOST_BYTES: Final = 64 * 1024
 _SCRIPT: Final = r"(?!-).*\.[cm]?js"
 
@@ -127,7 +127,7 @@ class AppVariablesRequest(SiteChange):
 
     variables: Annotated[
         dict[VariableName, VariableValue | None],
-        Field(max_length=_MOST_VARIABLES, repr=False, description="By name, all of them; null keeps a value."),
+        Field(max_length=MOST_VARIABLES, repr=False, description="By name, all of them; null keeps a value."),
     ]
 
     @field_validator("variables")

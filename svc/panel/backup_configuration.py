@@ -41,7 +41,7 @@ class ConfigurationChange(Model):
 
 @operations.declare(
     "backup.configuration",
-    "What restoring a backup's configuration would change: names, redirects, protection, DNS, PHP, tasks, certificate",
+    "What restoring a backup's configuration would change: names, redirects, protection, DNS, PHP, app, tasks, TLS",
     Route.get("/backups/{id}/configuration"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -59,7 +59,7 @@ async def show_configuration(context: Context[Panel], request: BackupConfigurati
             hint="Create a new backup, or restore only files and databases.",
         )
     allowed = what_is_allowed(services.config, await services.php.versions())
-    changes = await changes_of(services.database, site, parsed_configuration(told), allowed)
+    changes = await changes_of(services.database, services.sealer, site, parsed_configuration(told), allowed)
     return [ConfigurationChange.model_validate(vars(change)) for change in changes]
 
 

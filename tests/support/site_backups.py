@@ -82,7 +82,7 @@ class Backed:
         )
         services = self.panel.services
         configuration = ConfigurationRestore(
-            self.panel.database, services.actors, services.certificates, nothing_is_restored
+            self.panel.database, services.actors, services.certificates, nothing_is_restored, Sealer(bytes(32))
         )
         return Backups(tools, services.files, configuration, self.panel.host.accounts)
 

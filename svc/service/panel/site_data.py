@@ -65,7 +65,7 @@ async def recover_site_data(
     async def allowed() -> Allowed:
         return what_is_allowed(config, await host.php.versions())
 
-    configuration = ConfigurationRestore(database, actors, certificates, allowed)
+    configuration = ConfigurationRestore(database, actors, certificates, allowed, sealer)
     tools = Tools(database, sealer, host.restic, Places(config.folders), dumps)
     backups = Backups(tools, files, configuration, host.accounts)
     await backups.recover()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables
 from svc_actors.panel.backups import Places
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS
 from tests.support.certificates import self_signed
@@ -262,3 +263,69 @@ async def test_parts_are_chosen_and_never_none_of_them(world: Backed, monkeypatc
     assert [answer.status_code for answer in refused] == [400] * 3
     assert defaced == b"defaced"
     assert world.tree() == before
+
+
+async def test_an_application_gets_its_settings_and_variables_back_and_keeps_later_ones(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    await _becomes_an_app(world)
+    site = f"/sites/{world.site}"
+    await world.ada.call("PUT", f"{site}/env", {"variables": {"SECRET": "horse battery", "DEBUG": "0", "SAME": "1"}})
+    backup = await world.backup()
+    await world.ada.call("PATCH", f"{site}/app", {"entry": "other:application"})
+    await world.ada.call("PUT", f"{site}/env", {"variables": {"DEBUG": "1", "SAME": "1", "LATER": "2"}})
+
+    shown = await world.ada.get(f"/backups/{backup['id']}/configuration")
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    again = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    after = await open_variables(world.panel.database, world.panel.services.sealer, world.site)
+    recorded = await world.panel.database.fetchval("SELECT configuration::text FROM site_backups")
+
+    assert [(each["part"], each["name"], each["action"]) for each in shown.json()] == [
+        ("app", "ada.example.com", "change"),
+        ("variable", "DEBUG", "change"),
+        ("variable", "SECRET", "add"),
+    ]
+    assert after == {"SECRET": "horse battery", "DEBUG": "0", "SAME": "1", "LATER": "2"}
+    assert (await world.ada.get(f"{site}/app")).json()["entry"] == "app:application"
+    assert again == []
+    assert "horse battery" not in shown.text + recorded
+    (tree,) = restic.trees.values()
+    assert b"horse battery" in tree["content"]["content/configuration.json"]
+
+
+async def test_an_application_of_another_runtime_keeps_its_settings(world: Backed) -> None:
+    await _becomes_an_app(world)
+    backup = await world.backup()
+    await world.panel.database.execute("UPDATE site_apps SET runtime = 'node', entry = 'server.js'")
+
+    shown = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+
+    assert [(each["part"], each["action"]) for each in shown] == [("app", "leave_out")]
+    assert (await world.ada.get(f"/sites/{world.site}/app")).json()["entry"] == "server.js"
+
+
+async def test_a_variable_without_room_is_left_out(world: Backed) -> None:
+    await _becomes_an_app(world)
+    env = f"/sites/{world.site}/env"
+    await world.ada.call("PUT", env, {"variables": {"FIRST": "1", "SECOND": "2"}})
+    backup = await world.backup()
+    later = {f"LATER_{number}": "" for number in range(MOST_VARIABLES - 1)}
+    await world.ada.call("PUT", env, {"variables": later})
+
+    shown = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+
+    assert [(each["name"], each["action"]) for each in shown] == [("FIRST", "add"), ("SECOND", "leave_out")]
+    assert {each["name"] for each in (await world.ada.get(env)).json()} == {*later, "FIRST"}
+
+
+async def _becomes_an_app(world: Backed) -> None:
+    async with world.panel.database.transaction() as tx:
+        await tx.execute("UPDATE sites SET type = 'app' WHERE id = $1", world.site)
+        await tx.execute(
+            """INSERT INTO site_apps (site_id, runtime, interface, entry, folder, health_path)
+               VALUES ($1, 'python', 'wsgi', 'app:application', 'app', '/')""",
+            world.site,
+        )

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
+
+MOST_VARIABLES: Final = 200
+"""Per site."""
+SEALED_VARIABLES: Final = "SELECT name, sealed_value FROM app_variables WHERE site_id = $1 ORDER BY name"
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,13 @@ async def variables_of(queryable: Queryable, site_id: UUID) -> list[Variable]:
 
 async def open_variables(queryable: Queryable, sealer: Sealer, site_id: UUID) -> dict[str, str]:
     """The variables with their values: for the application alone."""
-    rows = await queryable.fetch("SELECT name, sealed_value FROM app_variables WHERE site_id = $1", site_id)
+    rows = await queryable.fetch(SEALED_VARIABLES, site_id)
     return {row["name"]: sealer.unseal(row["sealed_value"], _purpose(site_id, row["name"])).decode() for row in rows}
+
+
+def variable_mark(sealer: Sealer, name: str, value: str) -> str:
+    """The same for the same value of a variable of this name, at any site. The value cannot be read from it."""
+    return sealer.mark(value.encode(), f"variable {name}").hex()
 
 
 async def replace_variables(

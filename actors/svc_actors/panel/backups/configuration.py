@@ -1,8 +1,8 @@
-"""A site's configuration in a backup: names, redirects, denied and protected paths, DNS records, PHP, schedules and an
-uploaded certificate.
+"""A site's configuration in a backup: names, redirects, denied and protected paths, DNS records, PHP, the application
+with its variables, schedules and an uploaded certificate.
 
-The snapshot, which is encrypted, has the certificate's key; the record of the backup has all the rest, so that the
-changes of a restoration can be shown without opening the repository.
+The snapshot, which is encrypted, has the certificate's key and the values of variables; the record of the backup has
+all the rest, so that the changes of a restoration can be shown without opening the repository.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from svc_actors.errors import conflict
+from svc_actors.panel.apps.variables import SEALED_VARIABLES, open_variables, variable_mark
 from svc_actors.panel.certificates.records import KEY_PURPOSE
 from svc_actors.panel.dns.records import DATA, NewRecord
 from svc_actors.panel.sites.records import SiteRow
@@ -35,9 +36,14 @@ _QUERIES: Final = {
         WHERE sites.id = $1 AND NOT managed
               AND zone IN (SELECT registrable FROM site_domains WHERE site_id = sites.id)
         ORDER BY zone, dns_records.name, dns_records.type, dns_records.created_at""",
+    "app": "SELECT to_jsonb(site_apps) FROM site_apps WHERE site_id = $1",
     "schedules": "SELECT to_jsonb(schedules) FROM schedules WHERE site_id = $1 ORDER BY name",
     "schedule": "SELECT to_jsonb(backup_schedules) FROM backup_schedules WHERE site_id = $1",
 }
+_CERTIFICATE: Final = """SELECT chain, names, fingerprint, not_after, sealed_key FROM site_certificates
+    WHERE site_id = $1 AND source = 'uploaded'"""
+READS: Final = (*_QUERIES.values(), _CERTIFICATE, SEALED_VARIABLES)
+"""Every statement that reads a part of the configuration."""
 
 
 class _Stored(BaseModel):
@@ -90,6 +96,24 @@ class StoredRecord(_Stored):
         return NewRecord(self.name, self.ttl, DATA.validate_python(dict(self.data)))
 
 
+class StoredApp(_Stored):
+    """Its fields are columns of `site_apps`."""
+
+    runtime: str
+    interface: str
+    entry: str
+    folder: str
+    health_path: str
+
+
+class StoredVariable(_Stored):
+    """`value` is None in the record of a backup; `mark` tells whether a variable has the same value."""
+
+    name: str
+    mark: str
+    value: str | None = None
+
+
 class StoredTask(_Stored):
     """A scheduled task. Its fields are columns of `schedules`."""
 
@@ -122,6 +146,8 @@ class Configuration(_Stored):
     denied: tuple[StoredDenied, ...] = ()
     protected: tuple[StoredProtected, ...] = ()
     records: tuple[StoredRecord, ...] = ()
+    app: tuple[StoredApp, ...] = ()
+    variables: tuple[StoredVariable, ...] = ()
     schedules: tuple[StoredTask, ...] = ()
     certificate: StoredCertificate | None = None
 
@@ -149,15 +175,15 @@ def parsed_configuration(told: object) -> Configuration:
 
 
 async def site_configuration(queryable: Queryable, sealer: Sealer, site: SiteRow) -> dict[str, Any]:
-    """With the key of the certificate: for the snapshot alone."""
+    """With the secrets of the site: for the snapshot alone."""
     described: dict[str, Any] = {
         name: [row[0] for row in await queryable.fetch(query, site.id)] for name, query in _QUERIES.items()
     }
-    row = await queryable.fetchrow(
-        """SELECT chain, names, fingerprint, not_after, sealed_key FROM site_certificates
-           WHERE site_id = $1 AND source = 'uploaded'""",
-        site.id,
-    )
+    described["variables"] = [
+        {"name": name, "mark": variable_mark(sealer, name, value), "value": value}
+        for name, value in (await open_variables(queryable, sealer, site.id)).items()
+    ]
+    row = await queryable.fetchrow(_CERTIFICATE, site.id)
     if row is not None:
         key = sealer.unseal(row["sealed_key"], KEY_PURPOSE).decode()
         described["certificate"] = {name: row[name] for name in ("chain", "names", "fingerprint", "not_after")}
@@ -165,10 +191,11 @@ async def site_configuration(queryable: Queryable, sealer: Sealer, site: SiteRow
     return described
 
 
-def without_key(described: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(described: Mapping[str, Any]) -> dict[str, Any]:
     """For the record of the backup."""
     certificate = described.get("certificate")
     shown = dict(described)
+    shown["variables"] = [{"name": each["name"], "mark": each["mark"]} for each in described.get("variables", ())]
     if certificate is not None:
         shown["certificate"] = {name: value for name, value in certificate.items() if name != "key"}
     return shown

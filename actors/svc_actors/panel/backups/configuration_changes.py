@@ -16,7 +16,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from svc_actors.errors import ServiceError
-from svc_actors.panel.backups.configuration import Configuration, StoredRedirect, StoredTask
+from svc_actors.panel.apps.records import read_app
+from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables, variable_mark
+from svc_actors.panel.backups.configuration import Configuration, StoredApp, StoredRedirect, StoredTask
 from svc_actors.panel.dns.records import read_records
 from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.schedules.cron import BadCronError, Cron, zone_of
@@ -28,8 +30,10 @@ from svc_actors.panel.sites.php import PHP_TYPES, SitePhp
 from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, logins_of_paths
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS
+from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable
 
+APP_FIELDS: Final = tuple(StoredApp.model_fields)
 TASK_FIELDS: Final = ("kind", "path", "args", "cron", "time_zone", "time_limit_seconds", "enabled")
 
 
@@ -41,6 +45,8 @@ class Part(StrEnum):
     RECORD = "record"
     HTTPS = "https"
     PHP = "php"
+    APP = "app"
+    VARIABLE = "variable"
     TASK = "task"
     CERTIFICATE = "certificate"
 
@@ -75,7 +81,7 @@ class Allowed:
 
 
 async def changes_of(
-    queryable: Queryable, site: SiteRow, configuration: Configuration, allowed: Allowed
+    queryable: Queryable, sealer: Sealer, site: SiteRow, configuration: Configuration, allowed: Allowed
 ) -> list[Change]:
     """In the order in which they are applied."""
     names = await _names(queryable, site, configuration, allowed)
@@ -87,6 +93,7 @@ async def changes_of(
         *await _protected(queryable, site, configuration),
         *_https(site, configuration),
         *_php(site, configuration, allowed),
+        *await _app(queryable, sealer, site, configuration),
         *await _tasks(queryable, site, configuration),
         *await _records(queryable, site, configuration, allowed, added),
         *await _certificate(queryable, site, configuration),
@@ -203,6 +210,38 @@ def _php(site: SiteRow, configuration: Configuration, allowed: Allowed) -> list[
     if wanted.version not in allowed.php_versions:
         return [Change(Part.PHP, site.domain, Action.LEAVE_OUT, f"PHP {wanted.version} is no longer installed")]
     return [Change(Part.PHP, site.domain, Action.CHANGE, f"PHP {wanted.version} with the settings of the backup")]
+
+
+async def _app(queryable: Queryable, sealer: Sealer, site: SiteRow, configuration: Configuration) -> list[Change]:
+    """The application and its variables."""
+    app = await read_app(queryable, site.id)
+    if app is None or not configuration.app:
+        return []
+    stored, now = configuration.app[0], StoredApp.model_validate({name: getattr(app, name) for name in APP_FIELDS})
+    if stored.runtime != now.runtime:
+        return [
+            Change(Part.APP, site.domain, Action.LEAVE_OUT, f"it is for {stored.runtime}, the site has {now.runtime}")
+        ]
+    found = []
+    if stored != now:
+        where = f"{stored.entry} in {stored.folder or 'the folder of the site'}"
+        found.append(Change(Part.APP, site.domain, Action.CHANGE, f"{where}, from its next start"))
+    own = {
+        name: variable_mark(sealer, name, value)
+        for name, value in (await open_variables(queryable, sealer, site.id)).items()
+    }
+    room = MOST_VARIABLES - len(own)
+    for variable in configuration.variables:
+        if own.get(variable.name) == variable.mark:
+            continue
+        if variable.name not in own and room == 0:
+            why = f"an application has at most {MOST_VARIABLES} variables"
+            found.append(Change(Part.VARIABLE, variable.name, Action.LEAVE_OUT, why))
+            continue
+        room -= variable.name not in own
+        action = Action.CHANGE if variable.name in own else Action.ADD
+        found.append(Change(Part.VARIABLE, variable.name, action, "the value of the backup, from the next start"))
+    return found
 
 
 async def _tasks(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:

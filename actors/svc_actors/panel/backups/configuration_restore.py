@@ -1,5 +1,7 @@
-"""Restores the configuration of a backup and verifies it: names, redirects, denied and protected paths, PHP and tasks
-in one transaction, then the records of the site's zones, then its certificate. May be repeated."""
+"""Restores the configuration of a backup and verifies it: names, redirects, denied and protected paths, PHP, the
+application and tasks in one transaction, then the records of the site's zones, then its certificate.
+
+May be repeated."""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from svc_actors.errors import unavailable
+from svc_actors.panel.apps.records import app_of, change_app
+from svc_actors.panel.apps.variables import replace_variables, variables_of
 from svc_actors.panel.backups.configuration import Configuration
 from svc_actors.panel.backups.configuration_changes import (
     TASK_FIELDS,
@@ -32,9 +36,10 @@ from svc_actors.panel.sites.redirects import add_redirect, remove_redirect_of
 from svc_actors.panel.sites.site import Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
 
-_RECORDED: Final = (Part.NAME, Part.REDIRECT, Part.DENIED, Part.PROTECTED, Part.HTTPS, Part.PHP, Part.TASK)
+_RECORDED: Final = frozenset(Part) - {Part.RECORD, Part.CERTIFICATE}
 """The parts that are restored in one transaction."""
 
 
@@ -44,11 +49,12 @@ class ConfigurationRestore:
     actors: ActorSystem
     certificates: SiteCertificates
     allowed: Callable[[], Awaitable[Allowed]]
+    sealer: Sealer
 
     async def restore(self, run: JobRun, site: SiteRow, configuration: Configuration) -> None:
         """Raises ServiceError if a part could not be restored; parts that were restored before stay."""
         allowed, caller = await self.allowed(), service_itself("backup.restore")
-        planned = await changes_of(self.database, site, configuration, allowed)
+        planned = await changes_of(self.database, self.sealer, site, configuration, allowed)
         await run.log(
             *(str(change) for change in planned), *([] if planned else ["The configuration has no differences."])
         )
@@ -56,6 +62,7 @@ class ConfigurationRestore:
 
         async def change(tx: Transaction, locked: SiteRow) -> Changed:
             await _put_back(tx, locked, configuration, allowed, wanted)
+            await _put_app_back(tx, self.sealer, locked, configuration, wanted)
             return Changed(locked.target, {"restored": sorted(part for part in _RECORDED if wanted[part])})
 
         if any(wanted[part] for part in _RECORDED):
@@ -73,7 +80,7 @@ class ConfigurationRestore:
 
     async def _verify(self, run: JobRun, site: SiteRow, configuration: Configuration, allowed: Allowed) -> None:
         async def read(tx: Transaction) -> list[Change]:
-            return await changes_of(tx, await lock_site(tx, site.id), configuration, allowed)
+            return await changes_of(tx, self.sealer, await lock_site(tx, site.id), configuration, allowed)
 
         missing = [change for change in await self.database.transact(read) if change.action is not Action.LEAVE_OUT]
         if missing:
@@ -143,3 +150,20 @@ async def _put_back(
                 await insert_schedule(tx, site, {"name": task.name, **values})
             else:
                 await update_schedule(tx, site, as_schedule(row), values)
+
+
+async def _put_app_back(
+    tx: Transaction,
+    sealer: Sealer,
+    site: SiteRow,
+    configuration: Configuration,
+    wanted: dict[Part, dict[str, Action]],
+) -> None:
+    """The application uses them from its next start on, as after a change by hand."""
+    if wanted[Part.APP]:
+        app = await app_of(tx, site)
+        await change_app(tx, app, configuration.app[0].model_dump(exclude={"runtime"}))
+    restored = {each.name: each.value for each in configuration.variables if each.name in wanted[Part.VARIABLE]}
+    if restored:
+        unchanged = {each.name: None for each in await variables_of(tx, site.id)}
+        await replace_variables(tx, sealer, site.id, unchanged | restored)

@@ -19,7 +19,7 @@ from svc_actors.host.restic import Repository, Restic, Snapshot
 from svc_actors.host.restic.driver import CONTENT, LISTED
 from svc_actors.host.restic.manifest import files_and_bytes
 from svc_actors.host.tree_switch import switched
-from svc_actors.panel.backups.configuration import FILE, without_key
+from svc_actors.panel.backups.configuration import FILE, without_secrets
 from svc_actors.panel.backups.databases import LIST, DatabaseBackups, Dumped
 from svc_actors.panel.backups.places import SPARE_BYTES, Places
 from svc_actors.panel.backups.records import adopt_backup, tag_of
@@ -159,7 +159,7 @@ class Tools:
                 files=files,
                 size=size,
                 databases=[dump.name for dump in dumped],
-                configuration=without_key(described),
+                configuration=without_secrets(described),
             )
         )
         return True

@@ -19,7 +19,7 @@ import trio
 from svc_actors.errors import ServiceError, not_found
 from svc_actors.host.restic import NoRepositoryError, Scanned, Snapshot
 from svc_actors.host.restic.driver import CONTENT
-from svc_actors.panel.backups.configuration import FILE, site_configuration, without_key
+from svc_actors.panel.backups.configuration import FILE, site_configuration, without_secrets
 from svc_actors.panel.backups.copies import Copying
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.places import write_secret
@@ -147,7 +147,7 @@ class BackupWork:
                 await complete_backup(
                     tx,
                     backup,
-                    configuration=without_key(described),
+                    configuration=without_secrets(described),
                     files=settled.files,
                     size=settled.bytes,
                     added=noted["data_added"],

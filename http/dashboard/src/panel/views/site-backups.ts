@@ -88,7 +88,7 @@ function create(site: Site): void {
 const PARTS = [
   { value: "files", label: "Files: what came after the backup is gone" },
   { value: "databases", label: "Databases: each has what it had" },
-  { value: "configuration", label: "Names, redirects, protection, DNS, PHP, tasks and certificate" },
+  { value: "configuration", label: "Names, redirects, protection, DNS, PHP, application, tasks and certificate" },
 ];
 
 /** What the configuration would change is shown before anything is ordered, to whoever may restore it as well. */
