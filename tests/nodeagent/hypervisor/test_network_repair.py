@@ -15,7 +15,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network import apply, taps
+from svc_nodeagent.hypervisor.network import apply, nft, taps
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.rates import set_rate, shaper_of
 from svc_nodeagent.hypervisor.programs import run_program
@@ -160,6 +160,28 @@ async def test_what_was_put_back_half_is_put_back_whole_at_the_next_look(
     with guest_end(tap, mac_of(ADDRESS)) as guest:
         await guest.learn_gateway(ADDRESS)
     assert differences(await host_network.probe()) == []
+
+
+async def test_a_restoration_that_failed_half_way_is_tried_again_at_the_next_look(
+    host_network: HostNetwork, naming: Naming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if all tables are there: those of the agent before it."""
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await host_network.apply(vm_id, spec)
+    tap = naming.tap(spec.nics[0].nic_id)
+    await run_program("ip", "route", "del", f"{ADDRESS}/32", "dev", tap)
+    heir = HostNetwork(naming, {vm_id: spec})
+    with monkeypatch.context() as patched:
+        patched.setattr(nft, "load", failing)
+        with pytest.raises(HostError):
+            await heir.restore()
+    assert differences(await heir.probe()) != []
+
+    await heir.mend()
+
+    assert differences(await heir.probe()) == []
+    with guest_end(tap, mac_of(ADDRESS)) as guest:
+        await guest.learn_gateway(ADDRESS)
 
 
 async def test_while_a_host_could_not_be_restored_nothing_is_named_as_released(
