@@ -14,8 +14,9 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
-from svc_nodeagent.hypervisor.copy_files import opened
+from svc_nodeagent.hypervisor.copy_files import opened, reader
 from svc_nodeagent.hypervisor.files import Folders
+from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.protocol import (
     EntryKind,
     FailureCode,
@@ -110,6 +111,23 @@ async def test_a_file_is_had_out_of_a_copy_with_names_and_links_of_any_kind(node
     await node.until_closed()
     assert qemus_of(node.folders.root) == []
     assert await node.code_of(copy_id, "/") is FailureCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(("accelerator", "groups"), [(Accelerator.KVM, " 4711"), (Accelerator.TCG, "")])
+async def test_what_shows_files_has_the_group_of_kvm_where_it_uses_kvm_and_no_other(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator, groups: str
+) -> None:
+    device, emulator = data_folder / "kvm", data_folder / "emulator"
+    device.touch()
+    os.chown(device, 0, 4711)
+    emulator.write_text("#!/bin/sh\ngrep ^Groups: /proc/self/status >&2\n")
+    emulator.chmod(0o755)
+    monkeypatch.setattr(reader, "DEVICE", device)
+    monkeypatch.setattr(reader, "EMULATOR", str(emulator))
+
+    with pytest.raises(HostError, match=f"did not come up: Groups:{groups}$"):
+        async with reader.showing([], data_folder, accelerator):
+            raise AssertionError("it shows nothing")
 
 
 async def test_each_volume_is_told_of_and_a_copy_that_nobody_asks_for_is_closed(
