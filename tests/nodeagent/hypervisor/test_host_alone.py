@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
+import libvirt
 import pytest
 import trio
 
@@ -17,6 +20,10 @@ from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.protocol import CheckStatus, DomainState, FailureCode, ObservedDomain
+from tests.nodeagent.hypervisor.test_connection import DOMAIN, Heard, connected
+from tests.nodeagent.hypervisor.test_moments import refused
+
+T = TypeVar("T")
 
 
 async def test_a_machine_that_went_off_meanwhile_keeps_no_other_from_being_looked_after(
@@ -65,6 +72,51 @@ async def test_a_machine_that_went_off_meanwhile_keeps_no_other_from_being_looke
     await host._compare()
 
     assert attached == [second]
+
+
+class Listing:
+    """Libvirt's test driver; `after` gets the domains that it lists before anything is asked of one."""
+
+    def __init__(self, connection: Connection, after: Callable[[list[Any]], list[Any]]) -> None:
+        self._connection = connection
+        self._after = after
+
+    async def call(self, work: Callable[[Any], T], *, name: str) -> T:
+        def listed(libvirt_: Any) -> T:
+            return work(SimpleNamespace(listAllDomains=lambda: self._after(libvirt_.listAllDomains())))
+
+        return await self._connection.call(listed, name=name)
+
+
+async def test_a_guest_that_vanishes_while_guests_are_listed_is_left_out_of_the_inventory(tmp_path: Path) -> None:
+    transient = "<domain type='test'><name>transient</name><memory>65536</memory><os><type>hvm</type></os></domain>"
+
+    def destroy_it(listed: list[Any]) -> list[Any]:
+        assert sorted(domain.name() for domain in listed) == [DOMAIN, "transient"]
+        next(domain for domain in listed if domain.name() == "transient").destroy()
+        return listed
+
+    async with connected(Heard()) as connection:
+        await connection.call(lambda libvirt_: libvirt_.createXML(transient))
+        domains = await inventory.domains(
+            cast(Connection, Listing(connection, destroy_it)), Naming(), Folders(tmp_path)
+        )
+
+    assert [(domain.name, domain.state) for domain in domains] == [(DOMAIN, DomainState.RUNNING)]
+
+
+async def test_an_inventory_never_omits_a_guest_that_libvirt_fails_to_describe(tmp_path: Path) -> None:
+    """The controller would take it for one that is gone."""
+
+    def broken(listed: list[Any]) -> list[Any]:
+        def state() -> None:
+            raise refused("cannot acquire state change lock", libvirt.VIR_ERR_OPERATION_TIMEOUT)
+
+        return [*listed, SimpleNamespace(UUIDString=lambda: str(uuid4()), name=lambda: "broken", state=state)]
+
+    async with connected(Heard()) as connection:
+        with pytest.raises(HostError, match="state change lock"):
+            await inventory.domains(cast(Connection, Listing(connection, broken)), Naming(), Folders(tmp_path))
 
 
 @pytest.mark.parametrize(
