@@ -71,6 +71,8 @@ class Operations(Generic[ServicesT]):
         upload: bool = False,
         target: str | None = None,
         frees_space: bool = False,
+        request: type[Request] | None = None,
+        response: Any = None,
     ) -> Callable[
         [Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]]],
         Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
@@ -78,19 +80,20 @@ class Operations(Generic[ServicesT]):
         """Declare the decorated handler as an operation.
 
         `Operation` describes the arguments, and `Command` those of the command line; `command` is the command's
-        words."""
+        words. `request` and `response`: the models of this service, for a handler that several services share, whose
+        annotations name a base."""
 
         def declared(
             handler: Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
         ) -> Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]]:
             hints = typing.get_type_hints(handler)
-            response = hints["return"] if presentation is Presentation.JSON else None
+            answer = (response or hints["return"]) if presentation is Presentation.JSON else None
             self._declared.append(
                 Operation(
                     name=name,
                     summary=summary,
-                    request=hints["request"],
-                    response=None if response is type(None) else response,
+                    request=request or hints["request"],
+                    response=None if answer is type(None) else answer,
                     handler=handler,
                     route=route,
                     command=Command(

@@ -75,10 +75,10 @@ async def _measure(cores: list[int]) -> list[Ratio]:
 
 async def _deliver(database: Database, endpoint: Issued) -> float:
     async def disable(tx: Transaction) -> None:
-        await endpoints.update(tx, endpoint.id, url=None, wanted=None, enabled=False)
+        await endpoints.update(tx, endpoint.id, url=None, names=None, enabled=False)
 
     async def enable(tx: Transaction) -> None:
-        await endpoints.update(tx, endpoint.id, url=None, wanted=None, enabled=True)
+        await endpoints.update(tx, endpoint.id, url=None, names=None, enabled=True)
 
     async def write(tx: Transaction) -> None:
         await enable(tx)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import ServiceError, conflict, not_found
 from svc_actors.store import Database, Queryable, Record, Transaction
 from svc_actors.webhooks.delivery_states import Answered, Outcome, Verdict, judge
 from svc_actors.webhooks.outbox import CHANNEL
@@ -140,7 +140,7 @@ async def replay(tx: Transaction, endpoint_id: UUID, delivery_id: UUID, now: dat
         endpoint_id,
     )
     if row is None:
-        raise not_found("There is no such delivery.", hint="Deliveries are kept for 14 days, 500 per endpoint.")
+        raise no_such_delivery()
     if not row["enabled"]:
         raise conflict("This webhook endpoint is not enabled.", hint="Enable it first; the delivery is kept.")
     await tx.execute(
@@ -177,3 +177,7 @@ async def forget_old(database: Database, now: datetime) -> int:
         now - KEPT_FOR,
     )
     return removed
+
+
+def no_such_delivery() -> ServiceError:
+    return not_found("There is no such delivery.", hint="Deliveries are kept for 14 days, 500 per endpoint.")

@@ -1,5 +1,5 @@
-"""Endpoints: what every service's endpoints have in common. A service writes its own columns in its own module, which
-calls this one.
+"""The endpoints of a service's webhooks: created, changed, given new secrets, and deleted. A service has columns of its
+own, which select the events of an endpoint; it names them with their values.
 
 Invariants: there are at most `MOST_ENDPOINTS`, however many are created at once. The database holds a secret only
 sealed; it leaves this module when it is created, when it is rotated, and to sign.
@@ -7,10 +7,12 @@ sealed; it leaves this module when it is created, when it is rotated, and to sig
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid4
 
+from svc_actors.alerts import close_alert
 from svc_actors.errors import ServiceError, conflict, not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Record, Transaction
@@ -37,15 +39,30 @@ class Issued:
         return sealer.seal(self.secret.encode(), _purpose(self.id))
 
 
-async def issue(tx: Transaction) -> Issued:
-    """An endpoint for the caller to insert in this transaction. Raises `conflict` if there are `MOST_ENDPOINTS`."""
+async def create(tx: Transaction, sealer: Sealer, columns: Mapping[str, object]) -> Issued:
+    """Raises `conflict` if there are `MOST_ENDPOINTS`."""
     # The lock makes concurrent creations wait for each other: a count alone would let both in.
     await tx.execute("LOCK TABLE webhook_endpoints IN SHARE ROW EXCLUSIVE MODE")
     if await tx.fetchval("SELECT count(*) FROM webhook_endpoints") >= MOST_ENDPOINTS:
         raise conflict(
             f"There are {MOST_ENDPOINTS} webhook endpoints, which is the most.", hint="Delete one that is not needed."
         )
-    return Issued(uuid4(), new_webhook_secret())
+    issued = Issued(uuid4(), new_webhook_secret())
+    values = {"id": issued.id, "sealed_secret": issued.sealed(sealer), "last_four": issued.last_four, **columns}
+    numbers = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+    await tx.execute(f"INSERT INTO webhook_endpoints ({', '.join(values)}) VALUES ({numbers})", *values.values())
+    announce(tx, issued.id)
+    return issued
+
+
+async def update(tx: Transaction, endpoint_id: UUID, columns: Mapping[str, object | None]) -> None:
+    """Change the columns that are not None. Pending deliveries go to a new URL; while the endpoint is disabled they
+    wait. Raises `not_found`."""
+    changes = ", ".join(f"{name} = coalesce(${number}, {name})" for number, name in enumerate(columns, start=2))
+    changed = await tx.change(f"UPDATE webhook_endpoints SET {changes} WHERE id = $1", endpoint_id, *columns.values())
+    if not changed:
+        raise no_such_endpoint()
+    announce(tx, endpoint_id)
 
 
 async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> Issued:
@@ -68,6 +85,7 @@ async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
     row = await tx.fetchrow("DELETE FROM webhook_endpoints WHERE id = $1 RETURNING url", endpoint_id)
     if row is None:
         raise no_such_endpoint()
+    await close_alert(tx, alert_key(endpoint_id))
     announce(tx, endpoint_id)
     return row
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.sealing import Sealer
-from svc_actors.store import Record, Transaction
+from svc_actors.store import Transaction
 from svc_actors.webhooks import endpoints
 from svc_actors.webhooks.delivery_states import DeliveryStatus
 from svc_actors.webhooks.endpoints import Issued
@@ -25,49 +25,21 @@ MOST_FAILURES: Final = 10
 
 async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> Issued:
     """Raises `conflict` if the limit of endpoints is reached."""
-    issued = await endpoints.issue(tx)
-    await tx.execute(
-        "INSERT INTO webhook_endpoints (id, url, least, enabled_at, sealed_secret, last_four)"
-        " VALUES ($1, $2, $3, $4, $5, $6)",
-        issued.id,
-        url,
-        least.value,
-        datetime.now(UTC),
-        issued.sealed(sealer),
-        issued.last_four,
-    )
-    return issued
+    columns = {"url": url, "least": least.value, "enabled_at": datetime.now(UTC)}
+    return await endpoints.create(tx, sealer, columns)
 
 
 async def update(
     tx: Transaction, endpoint_id: UUID, *, url: str | None, least: Severity | None, enabled: bool | None
 ) -> None:
-    """Change the given fields. Pending deliveries go to the new URL; while the receiver is disabled they wait. Raises
-    `not_found`."""
-    changed = await tx.change(
-        """
-        UPDATE webhook_endpoints SET url = coalesce($2, url), least = coalesce($3, least),
-            enabled = coalesce($4, enabled), enabled_at = CASE WHEN $4 AND NOT enabled THEN $5 ELSE enabled_at END
-        WHERE id = $1
-        """,
-        endpoint_id,
-        url,
-        least.value if least is not None else None,
-        enabled,
-        datetime.now(UTC),
-    )
-    if not changed:
-        raise endpoints.no_such_endpoint()
+    """As `endpoints.update`; failures before the receiver is enabled no longer count. Raises `not_found`."""
+    if enabled:
+        await tx.execute(
+            "UPDATE webhook_endpoints SET enabled_at = $2 WHERE id = $1 AND NOT enabled", endpoint_id, datetime.now(UTC)
+        )
+    await endpoints.update(tx, endpoint_id, {"url": url, "least": least, "enabled": enabled})
     if enabled is not None:
         await close_alert(tx, endpoints.alert_key(endpoint_id))
-    endpoints.announce(tx, endpoint_id)
-
-
-async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
-    """Remove the receiver with its deliveries, including pending ones. Raises `not_found`."""
-    row = await endpoints.delete(tx, endpoint_id)
-    await close_alert(tx, endpoints.alert_key(endpoint_id))
-    return row
 
 
 async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[DeliveryStatus]) -> None:
