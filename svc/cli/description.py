@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
 _FORMAT = 8
-_UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
-"""Fields of a change for which null means something other than leaving them out."""
 _LISTED = {"scopes"}
 """Lists that are typed as one word with commas, as in the panel's specification."""
 _SECRETS = {"password", "set_password", "token"}
@@ -193,7 +191,7 @@ def _list_of(stem: str, things: dict[str, str]) -> str | None:
 
 def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) -> Parameter:
     kind, many, choices = _kind(field.annotation)
-    nullable = type(None) in typing.get_args(field.annotation) and (field.is_required() or name in _UNDONE_BY_NULL)
+    nullable = type(None) in typing.get_args(field.annotation) and (field.is_required() or _null_resets(field))
     fixed = not field.is_required() and field.default_factory is None and field.default is not None
     default = field.default if fixed and not many else None
     return Parameter(
@@ -210,6 +208,12 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),
         help=field.description or _said_of(field.annotation),
     )
+
+
+def _null_resets(field: FieldInfo) -> bool:
+    from svc.registry.shapes import NullResets
+
+    return any(isinstance(each, NullResets) for each in field.metadata)
 
 
 def _said_of(annotation: Any) -> str | None:

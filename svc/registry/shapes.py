@@ -43,3 +43,11 @@ TEXT = Shape(
     rf"(?:[^{CONTROLS}{TURNING}]|[\t\r\n])*", "text without control characters and marks that turn its direction"
 )
 """Allows line breaks and tabs."""
+
+
+class NullResets:
+    """An annotation of an optional field of a change: null gives it the value that a new one has by default, while
+    leaving it out changes nothing."""
+
+
+NULL_RESETS = NullResets()

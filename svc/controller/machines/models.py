@@ -119,40 +119,22 @@ class VM(Model):
         hidden = {} if principal.is_operator else {"pool_id": None}
         windows = row["os_family"] == "windows"
         addresses = [VMAddress(**(address | hidden)) for address in row["addresses"]]
-        return cls(
-            id=row["id"],
-            name=row["name"],
-            hostname=row["hostname"],
-            status=VMStatus(row["shown_status"]),
-            status_reason=row["status_reason"],
-            desired_power=DesiredPower(row["desired_power"]),
-            restart_policy=RestartPolicy(row["restart_policy"]),
-            protected=row["protected"],
-            rescue_since=row["rescue_since"],
-            iso=VMIso(image_id=row["iso_image_id"], image_name=row["iso_name"], boot=row["iso_boot"])
+        computed = {
+            "status": row["shown_status"],
+            "iso": VMIso(image_id=row["iso_image_id"], image_name=row["iso_name"], boot=row["iso_boot"])
             if row["iso_image_id"] is not None
             else None,
-            labels=row["labels"],
-            project_id=row["project_id"],
-            project_name=row["project_name"],
-            node_id=row["node_id"] if principal.is_operator else None,
-            node_name=row["node_name"] if principal.is_operator else None,
-            plan_id=row["plan_id"],
-            plan_name=row["plan_name"],
-            image_id=row["image_id"],
-            image_name=row["image_name"],
-            vcpus=row["vcpus"],
-            memory_mib=row["memory_mib"],
-            disk_gib=row["disk_gib"],
-            firmware=Firmware(row["firmware"]),
-            tpm=Tpm(row["tpm"]),
-            access_mode=None if windows or row["image_kind"] == "iso" else AccessMode(row["access_mode"]),
-            user=ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
-            primary_ip=next((address.ip for address in addresses if address.primary), None),
-            addresses=addresses,
-            facts=VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
-            created_at=row["created_at"],
-        )
+            "node_id": row["node_id"] if principal.is_operator else None,
+            "node_name": row["node_name"] if principal.is_operator else None,
+            "access_mode": None if windows or row["image_kind"] == "iso" else row["access_mode"],
+            "user": ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
+            "primary_ip": next((address.ip for address in addresses if address.primary), None),
+            "addresses": addresses,
+            "facts": VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
+        }
+        # Every other field is a column of `VM_SELECT` of the same name.
+        columns = {name: row[name] for name in cls.model_fields.keys() - computed.keys()}
+        return cls.model_validate(columns | computed)
 
 
 class VMCreateResult(Model):

@@ -181,12 +181,11 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUp
         name=request.name,
         vcpus=request.vcpus,
         memory_mib=request.memory_mib,
-        restart_policy=request.restart_policy,
-        marks=Marks(labels=request.labels, protected=request.protected),
+        marks=Marks.of(request),
     )
     if wanted == Changes():
-        hint = "Give a name, vcpus, memory_mib, restart_policy, labels or protected."
-        raise invalid("Nothing would change.", hint=hint)
+        *others, last = (name for name in VMUpdateRequest.model_fields if name != "id")
+        raise invalid("Nothing would change.", hint=f"Give a {', '.join(others)} or {last}.")
     task = await _machine(context, request.id).ask(Machine.update, context.caller, wanted)
     changed = await show(services.database, principal, request.id)
     return VMUpdateResult(**changed.model_dump(), task_id=task.id if task is not None else None)

@@ -25,6 +25,7 @@ from svc.registry.operation import Context, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import NULL_RESETS
 from svc_actors.controller.networking.networks import GatewayMode
 from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
@@ -33,7 +34,6 @@ from svc_actors.store import Target, Transaction, audit
 
 operations = Operations[Controller]()
 
-_OPEN = ("gateway", "guest_prefix_len", "range_start", "range_end", "vlan")
 _TOTAL = "(pools.last_slot - pools.first_slot + 1)"
 _SORTABLE = {
     "network": "ROW(networks.name, pools.name, pools.cidr)",
@@ -60,19 +60,20 @@ class PoolUpdateRequest(Request):
     name: Name | None = None
     location_id: UUID | None = None
     topology: Topology | None = None
-    gateway: Address | None = None
+    gateway: Annotated[Address | None, NULL_RESETS] = None
     gateway_mode: GatewayMode | None = None
-    guest_prefix_len: PrefixLength | None = None
-    range_start: FirstAddress | None = None
-    range_end: LastAddress | None = None
+    guest_prefix_len: Annotated[PrefixLength | None, NULL_RESETS] = None
+    range_start: Annotated[FirstAddress | None, NULL_RESETS] = None
+    range_end: Annotated[LastAddress | None, NULL_RESETS] = None
     nameservers: Nameservers | None = None
     node_ids: Annotated[list[UUID], Field(max_length=1000)] | None = None
-    vlan: Vlan | None = None
+    vlan: Annotated[Vlan | None, NULL_RESETS] = None
     enabled: bool | None = None
 
     def changes(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in self.model_fields_set - {"id"}}
-        return {name: value for name, value in named.items() if value is not None or name in _OPEN}
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"id"}}
+        resets = {name for name, field in type(self).model_fields.items() if NULL_RESETS in field.metadata}
+        return {name: value for name, value in given.items() if value is not None or name in resets}
 
 
 @operations.declare(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from uuid import uuid4
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from svc.controller.machines.creation import VMCreateRequest
+from svc.controller.machines.models import VM
 from svc.controller.machines.orders import VMUpdateRequest
+from svc_actors.controller.machines.records import Marks
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from tests.support.machines import refusal, stage
+
+
+@pytest.mark.parametrize("model", [VM, VMCreateRequest, VMUpdateRequest])
+def test_every_mark_is_shown_and_can_be_set_and_changed(model: type[BaseModel]) -> None:
+    assert {mark.name for mark in fields(Marks)} <= model.model_fields.keys()
 
 
 async def test_machines_are_found_by_all_the_labels_that_are_asked_for(database: Database) -> None:

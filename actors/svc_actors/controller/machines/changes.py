@@ -1,11 +1,9 @@
-"""Changes of a machine: labels and policies only in its record, name and size also on its host."""
+"""Changes of a machine: marks only in its record, name and size also on its host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from svc_actors.controller.machines import power
 from svc_actors.controller.machines.records import (
     MachineRow,
     Marks,
@@ -13,7 +11,7 @@ from svc_actors.controller.machines.records import (
     write_definition,
     write_marks,
 )
-from svc_actors.controller.machines.states import MachineStatus, RestartPolicy
+from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.errors import conflict
 from svc_actors.store import Caller, Transaction, UniqueViolationError, audit
@@ -21,20 +19,13 @@ from svc_actors.store import Caller, Transaction, UniqueViolationError, audit
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to make; None leaves a field as it is. Sizes change only while the machine is stopped.
-    `restart_policy`: whether it is started again when it goes off without an order, from the next time on."""
+    """The changes to make; None leaves a field as it is. Sizes change only while the machine is stopped. `marks`
+    concern only the record, not the host."""
 
     name: str | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
-    restart_policy: RestartPolicy | None = None
     marks: Marks = field(default_factory=Marks)
-
-    def of_the_record(self) -> dict[str, Any]:
-        """The changes that concern only the record, not the host."""
-        policy = None if self.restart_policy is None else self.restart_policy.value
-        given = {"restart_policy": policy, **vars(self.marks)}
-        return {name: value for name, value in given.items() if value is not None}
 
     def of_the_definition(self, vm: MachineRow) -> dict[str, object]:
         """The name and size that the host's definition would have."""
@@ -48,14 +39,12 @@ def definition(vm: MachineRow) -> dict[str, object]:
 
 
 async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes: Changes) -> None:
-    """Write the policy, labels and protection that differ."""
-    row = await tx.fetchone("SELECT restart_policy, labels, protected FROM vms WHERE id = $1", vm.id)
-    changed = {name: value for name, value in changes.of_the_record().items() if value != row[name]}
+    """Write the marks that differ."""
+    row = await tx.fetchone("SELECT * FROM vms WHERE id = $1", vm.id)
+    changed = {name: value for name, value in changes.marks.columns().items() if value != row[name]}
     if not changed:
         return
-    if "restart_policy" in changed:
-        await power.write_policy(tx, vm.id, RestartPolicy(changed["restart_policy"]))
-    await write_marks(tx, vm.id, Marks(labels=changed.get("labels"), protected=changed.get("protected")))
+    await write_marks(tx, vm.id, changed)
     await audit.record(tx, caller, vm.target, changed)
     await announce_machine(tx, vm.id)
 

@@ -101,10 +101,6 @@ async def want(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
         await close_alert(tx, power_alert(vm.id))
 
 
-async def write_policy(tx: Transaction, vm_id: UUID, policy: RestartPolicy) -> None:
-    await tx.execute("UPDATE vms SET restart_policy = $2 WHERE id = $1", vm_id, policy.value)
-
-
 async def recovered(tx: Transaction, vm: MachineRow) -> None:
     await want(tx, vm, vm.desired)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, RestartPolicy
@@ -20,7 +22,8 @@ STABLE_SECONDS: Final = 600.0
 
 
 MACHINE_ROW: Final = f"""
-SELECT vms.*, CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state, nodes.name AS node_name,
+SELECT vms.*, vms.desired_power AS desired, nodes.name AS node_name,
+       CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state,
        coalesce(vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds', false) AS recovered
 FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id"""
 
@@ -71,12 +74,27 @@ class MachineRow:
         return Target("vm", self.id, self.name, self.project_id)
 
 
+_ROW: Final = TypeAdapter(MachineRow)
+
+
 @dataclass(frozen=True)
 class Marks:
-    """Fields for the owner's use; None leaves one as it is. `labels` replace all existing ones."""
+    """What only the record of a machine has, set when it is created and changed at any time. Each is a column of `vms`;
+    None leaves one as it is. `restart_policy`: whether the machine is started again when it goes off without an order,
+    from the next time on. `labels` replace all existing ones."""
 
+    restart_policy: RestartPolicy | None = None
     labels: Mapping[str, str] | None = None
     protected: bool | None = None
+
+    @classmethod
+    def of(cls, request: object) -> Marks:
+        """Those of a request, whose fields have the same names."""
+        return cls(**{mark.name: getattr(request, mark.name) for mark in fields(cls)})
+
+    def columns(self) -> dict[str, Any]:
+        """The given ones by column."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
@@ -91,37 +109,7 @@ async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> M
 
 def as_machine(row: Record) -> MachineRow:
     """The machine of a row of `MACHINE_ROW`."""
-    return MachineRow(
-        id=row["id"],
-        name=row["name"],
-        project_id=row["project_id"],
-        node_id=row["node_id"],
-        node_state=row["node_state"],
-        node_name=row["node_name"],
-        vcpus=row["vcpus"],
-        memory_mib=row["memory_mib"],
-        disk_gib=row["disk_gib"],
-        status=MachineStatus(row["status"]),
-        status_reason=row["status_reason"],
-        observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
-        observed_cause=StateCause(row["observed_cause"]) if row["observed_cause"] else None,
-        observed_at=row["observed_at"],
-        built_at=row["built_at"],
-        plan_id=row["plan_id"],
-        net_wanted=row["net_wanted"],
-        net_error=row["net_error"],
-        desired=DesiredPower(row["desired_power"]),
-        restart_policy=RestartPolicy(row["restart_policy"]),
-        restart_failures=row["restart_failures"],
-        protected=row["protected"],
-        rescue_since=row["rescue_since"],
-        iso_image_id=row["iso_image_id"],
-        iso_boot=row["iso_boot"],
-        cpu_mode=CpuMode(row["cpu_mode"]),
-        cpu_next_mode=CpuMode(row["cpu_next_mode"]) if row["cpu_next_mode"] else None,
-        unconfirmed=row["unconfirmed"],
-        recovered=row["recovered"],
-    )
+    return _ROW.validate_python(dict(row))
 
 
 def taken_up(off: str) -> str:
@@ -190,13 +178,10 @@ async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: in
     )
 
 
-async def write_marks(tx: Transaction, vm_id: UUID, marks: Marks) -> None:
-    await tx.execute(
-        "UPDATE vms SET labels = coalesce($2, labels), protected = coalesce($3, protected) WHERE id = $1",
-        vm_id,
-        marks.labels,
-        marks.protected,
-    )
+async def write_marks(tx: Transaction, vm_id: UUID, columns: Mapping[str, Any]) -> None:
+    """`columns`: some of `Marks.columns`, at least one."""
+    settings = ", ".join(f"{column} = ${number}" for number, column in enumerate(columns, start=2))
+    await tx.execute(f"UPDATE vms SET {settings} WHERE id = $1", vm_id, *columns.values())
 
 
 async def write_size(
