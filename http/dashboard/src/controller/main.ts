@@ -6,7 +6,7 @@ import type { Me, SetupStatus } from "./model";
 import type { View } from "../shared/page";
 import { searchBox } from "./search";
 import { activityView } from "./views/activity";
-import { alertWebhooksView, alertWebhookView } from "./views/alert-webhooks";
+import { alertWebhooksView } from "./views/alert-webhooks";
 import { alertsView } from "./views/alerts";
 import { backupFilesView } from "./views/backup-files";
 import { imagesView } from "./views/images";
@@ -78,7 +78,7 @@ const SECTIONS: Section<Me>[] = [
     label: "Webhooks of alerts",
     roles: ["administrator"],
     unlisted: true,
-    open: (_, [id]) => (id ? alertWebhookView(id) : alertWebhooksView()),
+    open: (_, [id]) => alertWebhooksView(id),
   },
   { path: "activity", label: "Activity", roles: EVERYBODY, open: (me) => activityView(me) },
   { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },

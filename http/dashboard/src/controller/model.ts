@@ -3,8 +3,6 @@ import type { NodeDetail, NodeModel, Plan } from "./generated";
 
 export type {
   Alert,
-  AlertDelivery,
-  AlertDeliveryDetail,
   AlertMail,
   AlertWebhook,
   AlertWebhookSecret,

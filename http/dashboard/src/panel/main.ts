@@ -24,7 +24,6 @@ import { serverView } from "./views/server";
 import { operationsView } from "./views/operations";
 import { siteView } from "./views/site";
 import { sitesView } from "./views/sites";
-import { webhookView } from "./views/webhook";
 import { webhooksView } from "./views/webhooks";
 
 const EVERYBODY: Me["role"][] = ["administrator", "customer", "member"];
@@ -56,7 +55,7 @@ const SECTIONS: Section<Me>[] = [
   { path: "plans", label: "Plans", roles: ADMINISTRATORS, open: () => plansView() },
   { path: "drills", label: "Restore drills", roles: ADMINISTRATORS, open: () => drillsView() },
   { path: "recovery", label: "Recovery", roles: ADMINISTRATORS, open: () => recoveryView() },
-  { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
+  { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => webhooksView(id) },
   { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
   { path: "health", label: "Health", roles: ADMINISTRATORS, open: () => healthView() },
   { path: "updates", label: "Updates", roles: ADMINISTRATORS, open: () => updatesView() },

@@ -85,8 +85,6 @@ export type {
   StagingPassword,
   StagingPreview,
   SshImport,
-  WebhookDelivery,
-  WebhookDeliveryDetail,
   WebhookEndpoint,
   WebhookSecret,
   WordPressLoginLink,
