@@ -8,12 +8,11 @@ Why: docs/decisions/0001-errors-from-a-closed-list.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Protocol
 
-from svc_actors.runtime import ActorUnavailable, DeliveryError, DomainError, Draining, MailboxFull
+from svc_actors.runtime import DeliveryError, DomainError, Draining, MailboxFull
 
 
 class ErrorCode(StrEnum):
@@ -87,7 +86,6 @@ unavailable = _raiser(ErrorCode.UNAVAILABLE)
 
 _NOT_BEGUN: Final[Mapping[type[DeliveryError], str]] = {
     MailboxFull: "Too many changes of this wait already; nothing was done.",
-    ActorUnavailable: "Changes of this failed repeatedly and are refused for a moment; nothing was done.",
     Draining: "The service is stopping; nothing was done.",
 }
 
@@ -101,8 +99,7 @@ def undelivered(error: DeliveryError) -> ServiceError | None:
     """The answer for a message that its actor did not accept. None if the handler had started: that is a defect."""
     if type(error) not in _NOT_BEGUN:
         return None
-    seconds = math.ceil(error.retry_after) if isinstance(error, ActorUnavailable) else 1
-    return unavailable(why_undelivered(error), hint=f"Try again in {seconds} s.", details={"retry_after": seconds})
+    return unavailable(why_undelivered(error), hint="Try again in 1 s.", details={"retry_after": 1})
 
 
 def wrong_field(field: str, problem: str, *, hint: str | None = None) -> ServiceError:

@@ -11,13 +11,18 @@ Invariants:
 from __future__ import annotations
 
 from functools import partial
+from math import inf
+from typing import Final
 
 import trio
 
 from svc_actors.alerts import close_alerts, set_alert
-from svc_actors.runtime import ActorAlert, AlertKind
-from svc_actors.runtime.supervision import log_alert
+from svc_actors.runtime import Crash
 from svc_actors.store import Database
+
+QUIET_SECONDS: Final = 600.0
+"""How long an actor must not crash until its alert closes. A message that succeeds does not show that the defect is
+gone. Longer than mails of alerts are gathered (`svc.identity.alert_mail`), which leave out what has closed."""
 
 
 class _PartAlerts:
@@ -28,11 +33,15 @@ class _PartAlerts:
         self._prefix = prefix
         self._begun = False
         self._unwritten: dict[str, str | None] = {}
+        self._ends: dict[str, float] = {}
         self._said = trio.Event()
 
-    def say(self, part: str, message: str | None) -> None:
-        """Open the alert of this part with a message, or close it."""
+    def say(self, part: str, message: str | None, *, seconds: float = inf) -> None:
+        """Open the alert of this part with a message, for so many seconds unless more is said, or close it."""
         self._unwritten[part] = message
+        self._ends.pop(part, None)
+        if message is not None:
+            self._ends[part] = trio.current_time() + seconds
         self._said.set()
 
     async def run(self) -> None:
@@ -44,7 +53,10 @@ class _PartAlerts:
             while self._unwritten:
                 await self._write(*next(iter(self._unwritten.items())))
             self._said = trio.Event()
-            await self._said.wait()
+            with trio.move_on_at(min(self._ends.values(), default=inf)):
+                await self._said.wait()
+            for part in [part for part, end in self._ends.items() if end <= trio.current_time()]:
+                self.say(part, None)
 
     async def _write(self, part: str, message: str | None) -> None:
         await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=message))
@@ -53,18 +65,11 @@ class _PartAlerts:
 
 
 class ActorAlerts(_PartAlerts):
-    """A single crash is only logged: the actor is loaded again, and its caller got an error."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database, "actor:")
 
-    def notice(self, alert: ActorAlert) -> None:
-        log_alert(alert)
-        match alert.kind:
-            case AlertKind.REFUSING | AlertKind.OVERDUE:
-                self.say(alert.actor, f"{alert.actor} is {alert.kind.value} after {alert.during}")
-            case AlertKind.RECOVERED:
-                self.say(alert.actor, None)
+    def notice(self, crash: Crash) -> None:
+        self.say(crash.actor, f"{crash.actor} crashed in {crash.during}; the log has the cause.", seconds=QUIET_SECONDS)
 
 
 class LoopAlerts(_PartAlerts):

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svc_actors.runtime import ActorAlert, ActorSystem, RestartPolicy
+from svc_actors.runtime import ActorSystem, Crash
 
 
 def run_on_a_virtual_clock(
@@ -26,15 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def alerts() -> list[ActorAlert]:
+def crashes() -> list[Crash]:
     return []
 
 
 @pytest.fixture
-async def system(alerts: list[ActorAlert]) -> AsyncIterator[ActorSystem]:
-    """Mailboxes of four, a deadline of 20 s, live for 10 s, refusing for a minute after the third crash within 30 s."""
-    policy = RestartPolicy(intensity=2, window=30.0, first_pause=1.0, longest_pause=8.0, cool_down=60.0)
-    async with ActorSystem.open(
-        mailbox_limit=4, idle_after=10.0, handler_deadline=20.0, restart=policy, on_alert=alerts.append
-    ) as system:
+async def system(crashes: list[Crash]) -> AsyncIterator[ActorSystem]:
+    async with ActorSystem.open(on_crash=crashes.append) as system:
         yield system

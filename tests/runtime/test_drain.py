@@ -6,31 +6,17 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from svc_actors.runtime import Actor, ActorAlert, ActorCrashed, ActorSystem, AlertKind, Draining
+from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, Crash, DomainError, Draining
 
 
 class Porter(Actor):
-    trace: list[str]
+    def __init__(self, carried: list[str]) -> None:
+        self.carried = carried
 
     async def carry(self, what: str, seconds: float = 1.0) -> str:
         await trio.sleep(seconds)
-        self.trace.append(what)
+        self.carried.append(what)
         return what
-
-    async def hand_over(self, to: str, what: str) -> str:
-        await trio.sleep(1.0)
-        return await self.system.ref(Porter, to).ask(Porter.carry, what)
-
-    async def hand_over_elsewhere(self, elsewhere: trio.Nursery, to: str, told: list[str]) -> None:
-        async def ask() -> None:
-            await trio.sleep(1.0)
-            try:
-                await self.system.ref(Porter, to).ask(Porter.carry, "by a task of somebody else")
-            except Draining:
-                told.append("refused")
-
-        elsewhere.start_soon(ask)
-        await trio.sleep(2.0)
 
     async def carry_and_drop(self) -> None:
         async def drop() -> None:
@@ -43,62 +29,40 @@ class Porter(Actor):
             nursery.start_soon(drop)
             await trio.sleep_forever()
 
-    async def stumble(self, after: float = 0.0) -> None:
-        await trio.sleep(after)
+    async def carry_and_give_up(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise DomainError("put it down")
+
+    async def stumble(self) -> None:
+        await trio.sleep(5.0)
         raise ValueError("dropped it")
 
 
 @pytest.fixture
-def trace(system: ActorSystem) -> list[str]:
-    Porter.trace = []
-    system.register(Porter, lambda key: Porter())
-    return Porter.trace
+def carried(system: ActorSystem) -> list[str]:
+    carried: list[str] = []
+    system.register(Porter, lambda key: Porter(carried))
+    return carried
 
 
-async def test_a_drain_finishes_mailboxes(system: ActorSystem, trace: list[str]) -> None:
-    ref = system.ref(Porter, "a")
-    for what in ("1", "2", "3"):
-        ref.tell(Porter.carry, what)
-    await system.drain(30)
-    assert trace == ["1", "2", "3"]
-    assert system.statistics().live == 0
-
-
-async def test_a_drain_lets_actors_ask_each_other_but_nobody_outside_ask(system: ActorSystem, trace: list[str]) -> None:
-    answers: list[str] = []
-
-    async def ask() -> None:
-        answers.append(await system.ref(Porter, "a").ask(Porter.hand_over, "b", "parcel"))
-
+async def test_a_drain_finishes_mailboxes_and_refuses_messages(system: ActorSystem, carried: list[str]) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        await wait_all_tasks_blocked()
+        for what in ("1", "2", "3"):
+            nursery.start_soon(system.ref(Porter, "a").ask, Porter.carry, what)
+            await wait_all_tasks_blocked()
         nursery.start_soon(system.drain, 30)
         await wait_all_tasks_blocked()
-        with pytest.raises(Draining):
-            await system.ref(Porter, "c").ask(Porter.carry, "too late")
-        with pytest.raises(Draining):
-            system.ref(Porter, "c").tell(Porter.carry, "too late")
-    assert answers == ["parcel"]
-    assert trace == ["parcel"]
-
-
-async def test_a_task_that_a_handler_started_elsewhere_does_not_get_past_the_drain(
-    system: ActorSystem, trace: list[str]
-) -> None:
-    told: list[str] = []
-
-    async with trio.open_nursery() as elsewhere:
-        system.ref(Porter, "a").tell(Porter.hand_over_elsewhere, elsewhere, "b", told)
-        await wait_all_tasks_blocked()
-        await system.drain(30)
-
-    assert told == ["refused"]
-    assert trace == []
+        for key in ("a", "b"):
+            with pytest.raises(Draining):
+                await system.ref(Porter, key).ask(Porter.carry, "too late")
+    assert carried == ["1", "2", "3"]
+    assert system.statistics()["Porter"].live == 0
 
 
 async def test_what_a_drain_cannot_finish_in_time_is_cancelled_and_its_askers_are_told(
-    system: ActorSystem, trace: list[str]
+    system: ActorSystem, carried: list[str], crashes: list[Crash]
 ) -> None:
     told: list[str] = []
 
@@ -116,56 +80,37 @@ async def test_what_a_drain_cannot_finish_in_time_is_cancelled_and_its_askers_ar
         await system.drain(10)
         assert trio.current_time() == began + 10.0
     assert sorted(told) == ["ActorCrashed", "Draining"]
-    assert trace == []
+    assert (carried, crashes) == ([], [])
 
 
-async def test_told_messages_that_a_drain_cuts_raise_an_alert_each(
-    system: ActorSystem, trace: list[str], alerts: list[ActorAlert]
-) -> None:
-    for what in ("begun", "queued"):
-        system.ref(Porter, "a").tell(Porter.carry, what, 100.0)
-    system.ref(Porter, "b").tell(Porter.carry, "in time")
-    await wait_all_tasks_blocked()
+async def test_a_handler_that_fails_while_it_is_cut_is_told_and_the_system_closes() -> None:
+    crashes: list[Crash] = []
 
-    await system.drain(10)
-    await wait_all_tasks_blocked()
+    async with trio.open_nursery() as nursery:
 
-    assert trace == ["in time"]
-    assert [(alert.kind, alert.actor, type(alert.error)) for alert in alerts] == [
-        (AlertKind.LOST, "Porter:a", ActorCrashed),
-        (AlertKind.LOST, "Porter:a", Draining),
-    ]
+        async def fail(system: ActorSystem) -> None:
+            with pytest.raises(ActorCrashed):
+                await system.ref(Porter, "a").ask(Porter.carry_and_drop)
 
+        async def give_up(system: ActorSystem) -> None:
+            with pytest.raises(DomainError, match="put it down"):
+                await system.ref(Porter, "b").ask(Porter.carry_and_give_up)
 
-async def test_a_handler_that_fails_while_it_is_cut_is_told_and_the_system_closes(alerts: list[ActorAlert]) -> None:
-    async with ActorSystem.open(on_alert=alerts.append) as system:
-        system.register(Porter, lambda key: Porter())
-        system.ref(Porter, "a").tell(Porter.carry_and_drop)
-        await wait_all_tasks_blocked()
-        await system.drain(1)
+        async with ActorSystem.open(on_crash=crashes.append) as system:
+            system.register(Porter, lambda key: Porter([]))
+            nursery.start_soon(fail, system)
+            nursery.start_soon(give_up, system)
+            await wait_all_tasks_blocked()
+            await system.drain(1)
 
-    assert [alert.kind for alert in alerts] == [AlertKind.LOST, AlertKind.CRASHED]
-    assert "dropped it on the way out" in repr(alerts[1].error)
+    assert [crash.actor for crash in crashes] == ["Porter:a"]
+    assert "dropped it on the way out" in repr(crashes[0].error)
 
 
-async def test_a_drain_does_not_wait_for_the_rest_after_a_crash(
-    system: ActorSystem, trace: list[str], alerts: list[ActorAlert]
-) -> None:
-    ref = system.ref(Porter, "a")
-    for _ in range(3):
-        with pytest.raises(ActorCrashed):
-            await ref.ask(Porter.stumble)
-    await wait_all_tasks_blocked()
-    assert alerts[-1].retry_after == 60.0
-    began = trio.current_time()
-    await system.drain(30)
-    assert trio.current_time() == began
-
-
-async def test_a_crash_during_the_drain_does_not_prolong_it(system: ActorSystem, trace: list[str]) -> None:
+async def test_a_crash_during_the_drain_does_not_prolong_it(system: ActorSystem, carried: list[str]) -> None:
     async def stumble() -> None:
         with pytest.raises(ActorCrashed):
-            await system.ref(Porter, "a").ask(Porter.stumble, 5.0)
+            await system.ref(Porter, "a").ask(Porter.stumble)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stumble)
@@ -175,15 +120,17 @@ async def test_a_crash_during_the_drain_does_not_prolong_it(system: ActorSystem,
         assert trio.current_time() == began + 5.0
 
 
-async def test_an_idle_system_drains_at_once_and_stays_shut(system: ActorSystem, trace: list[str]) -> None:
+async def test_an_idle_system_drains_at_once_and_stays_shut(system: ActorSystem, carried: list[str]) -> None:
+    await system.ref(Porter, "a").ask(Porter.carry, "something", 0.0)
+    began = trio.current_time()
     await system.drain(30)
     await system.drain(30)
+    assert trio.current_time() == began
     with pytest.raises(Draining):
         await system.ref(Porter, "a").ask(Porter.carry, "anything")
 
 
 async def test_leaving_the_block_without_a_drain_answers_everybody() -> None:
-    Porter.trace = []
     told: list[str] = []
 
     async def ask(system: ActorSystem) -> None:
@@ -192,22 +139,24 @@ async def test_leaving_the_block_without_a_drain_answers_everybody() -> None:
         told.append("told")
 
     async with trio.open_nursery() as nursery, ActorSystem.open() as system:
-        system.register(Porter, lambda key: Porter())
+        system.register(Porter, lambda key: Porter([]))
         nursery.start_soon(ask, system)
         await wait_all_tasks_blocked()
     assert told == ["told"]
 
 
 async def test_a_cancelled_block_can_still_drain() -> None:
-    Porter.trace = []
-    with trio.CancelScope() as scope:
-        async with ActorSystem.open() as system:
-            system.register(Porter, lambda key: Porter())
-            system.ref(Porter, "a").tell(Porter.carry, "the last one", 5.0)
-            try:
-                scope.cancel()
-                await trio.lowlevel.checkpoint()
-            finally:
-                with trio.CancelScope(shield=True):
-                    await system.drain(30)
-    assert Porter.trace == ["the last one"]
+    carried: list[str] = []
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with ActorSystem.open() as system:
+                system.register(Porter, lambda key: Porter(carried))
+                nursery.start_soon(system.ref(Porter, "a").ask, Porter.carry, "the last one", 5.0)
+                await wait_all_tasks_blocked()
+                try:
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await system.drain(30)
+    assert carried == ["the last one"]

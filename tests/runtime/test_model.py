@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from math import inf
 
 import pytest
 import trio
@@ -20,24 +21,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from svc_actors.runtime import (
-    Actor,
-    ActorAlert,
-    ActorCrashed,
-    ActorSystem,
-    ActorUnavailable,
-    DomainError,
-    MailboxFull,
-    RestartPolicy,
-)
+from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, Crash, DomainError, MailboxFull, cell
 
 scheduler = importlib.import_module("trio._core._run")
-
-
-class How(StrEnum):
-    TELL = "tell"
-    ASK = "ask"
-    ASK_BRIEFLY = "ask briefly"
 
 
 class Does(StrEnum):
@@ -48,24 +34,22 @@ class Does(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """After a pause, one message to the actor `key`, whose handler takes `lasts` seconds."""
+    """After a pause, one message to the actor `key`, whose handler takes `lasts` seconds; the asker waits for at most
+    `patience` seconds."""
 
     pause: float
     key: str
-    how: How
+    patience: float
     does: Does
     lasts: float
 
 
-@dataclass(frozen=True)
-class Program:
-    clients: Sequence[Sequence[Step]]
-    failing_activations: frozenset[int]
+Program = Sequence[Sequence[Step]]
+"""The steps of each client."""
 
 
 @dataclass
 class World:
-    failing_activations: frozenset[int]
     sent: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     begun: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     refused: set[int] = field(default_factory=set)
@@ -73,7 +57,6 @@ class World:
     trace: list[tuple[float, str]] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     messages: int = 0
-    activations: int = 0
     began: float = field(default_factory=trio.current_time)
 
     def note(self, event: str) -> None:
@@ -95,21 +78,12 @@ class World:
 class Ledger(Actor):
     def __init__(self, world: World) -> None:
         self.world = world
-        self.active = False
-
-    async def activate(self) -> None:
-        with self.world.alone(self.key, "activation"):
-            self.world.activations += 1
-            fails = self.world.activations in self.world.failing_activations
-            await trio.sleep(0.2)
-            if fails:
-                raise OSError("cannot be loaded")
-            self.active = True
+        self.crashed = False
 
     async def record(self, number: int, does: Does, lasts: float) -> int:
         with self.world.alone(self.key, str(number)):
-            if not self.active:
-                self.world.wrong.append(f"{self.key} handled {number} without having been activated")
+            if self.crashed:
+                self.world.wrong.append(f"{number} was handled by an instance that had crashed")
             self.world.begun[self.key].append(number)
             await trio.sleep(lasts)
             match does:
@@ -118,6 +92,7 @@ class Ledger(Actor):
                 case Does.REFUSE:
                     raise DomainError(str(number))
                 case Does.CRASH:
+                    self.crashed = True
                     raise ValueError(number)
 
 
@@ -125,53 +100,44 @@ async def send(world: World, system: ActorSystem, step: Step) -> None:
     await trio.sleep(step.pause)
     world.messages += 1
     number = world.messages
-    ref = system.ref(Ledger, step.key)
     world.sent[step.key].append(number)
-    try:
-        match step.how:
-            case How.TELL:
-                ref.tell(Ledger.record, number, step.does, step.lasts)
-                return
-            case How.ASK:
-                answer = await ref.ask(Ledger.record, number, step.does, step.lasts)
-            case How.ASK_BRIEFLY:
-                answer = number
-                with trio.move_on_after(0.4) as waited:
-                    answer = await ref.ask(Ledger.record, number, step.does, step.lasts)
-                if waited.cancelled_caught and number not in world.begun[step.key]:
-                    world.refused.add(number)
-                    return
-        outcome = Does.ANSWER if answer == number else "the answer to another message"
-    except (MailboxFull, ActorUnavailable):
-        world.refused.add(number)
-        return
-    except ActorCrashed:
-        outcome = Does.CRASH
-    except DomainError as error:
-        outcome = Does.REFUSE if str(error) == str(number) else "the error of another message"
+    outcome: str = "no answer"
+    with trio.move_on_after(step.patience):
+        try:
+            answer = await system.ref(Ledger, step.key).ask(Ledger.record, number, step.does, step.lasts)
+            outcome = Does.ANSWER if answer == number else "the answer to another message"
+        except MailboxFull:
+            world.refused.add(number)
+            return
+        except ActorCrashed:
+            outcome = Does.CRASH
+        except DomainError as error:
+            outcome = Does.REFUSE if str(error) == str(number) else "the error of another message"
     world.note(f"{number}: {outcome}")
-    if outcome != step.does and not (step.how is How.ASK_BRIEFLY and outcome == Does.ANSWER):
+    if outcome == "no answer" and step.patience < inf:
+        if number not in world.begun[step.key]:
+            world.refused.add(number)
+    elif outcome != step.does:
         world.wrong.append(f"{number} should have led to {step.does}, but led to {outcome}")
 
 
 async def run_program(program: Program) -> World:
-    world = World(program.failing_activations)
+    world = World()
 
     async def run_client(steps: Sequence[Step]) -> None:
         for step in steps:
             await send(world, system, step)
 
-    def note_alert(alert: ActorAlert) -> None:
-        world.note(f"{alert.actor} {alert.kind} in {alert.during}")
+    def note_crash(crash: Crash) -> None:
+        world.note(f"{crash.actor} crashed in {crash.during}")
 
-    policy = RestartPolicy(intensity=3, window=10.0, first_pause=0.1, longest_pause=1.0, cool_down=15.0)
-    async with ActorSystem.open(mailbox_limit=3, idle_after=5.0, restart=policy, on_alert=note_alert) as system:
+    async with ActorSystem.open(on_crash=note_crash) as system:
         system.register(Ledger, lambda key: Ledger(world))
         async with trio.open_nursery() as nursery:
-            for steps in program.clients:
+            for steps in program:
                 nursery.start_soon(run_client, steps)
         await system.drain(100_000.0)
-        if system.statistics().live:
+        if system.statistics()["Ledger"].live:
             world.wrong.append("the drain left actors behind")
     return world
 
@@ -185,25 +151,28 @@ steps = st.builds(
     Step,
     pause=st.sampled_from([0.0, 0.0, 0.0, 0.2, 5.0, 5.5, 12.0]),
     key=st.sampled_from("ab"),
-    how=st.sampled_from(How),
+    patience=st.sampled_from([inf, inf, 0.4]),
     does=st.sampled_from([Does.ANSWER, Does.ANSWER, *Does]),
     lasts=st.sampled_from([0.0, 0.0, 0.4, 3.0]),
 )
-programs = st.builds(
-    Program,
-    clients=st.lists(st.lists(steps, max_size=12), min_size=1, max_size=4),
-    failing_activations=st.frozensets(st.integers(1, 12), max_size=6),
-)
+programs = st.lists(st.lists(steps, max_size=8), min_size=1, max_size=8)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def told(does: Does, *, pause: float = 0.0) -> Step:
-    return Step(pause, "a", How.TELL, does, 0.4)
+@pytest.fixture(autouse=True, scope="module")
+def small_mailboxes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell, "MAILBOX_LIMIT", 3)
+        yield
+
+
+def asked(does: Does, *, pause: float = 0.0) -> Step:
+    return Step(pause, "a", inf, does, 0.4)
 
 
 @given(programs, seeds)
-@example(Program([[told(Does.CRASH), told(Does.ANSWER), told(Does.CRASH)] * 3], frozenset()), 1)
-@example(Program([[told(Does.ANSWER, pause=5.0)] * 8, [told(Does.ANSWER, pause=5.5)] * 8], frozenset({2})), 2)
+@example([[asked(Does.CRASH), asked(Does.ANSWER), asked(Does.CRASH)]] * 3, 1)
+@example([[asked(Does.ANSWER, pause=5.0)] * 8, [asked(Does.ANSWER, pause=5.5)] * 8], 2)
 @settings(max_examples=200, deadline=None)
 def test_messages_are_handled_one_at_a_time_in_order_and_none_is_lost(program: Program, seed: int) -> None:
     world = run(program, seed)
@@ -220,6 +189,6 @@ def test_the_same_seed_gives_the_same_trace(program: Program, seed: int) -> None
 
 def test_another_seed_gives_another_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-    program = Program([[told(Does.ANSWER)], [told(Does.CRASH)], [told(Does.REFUSE)]], frozenset())
+    program = [[asked(Does.ANSWER)], [asked(Does.CRASH)], [asked(Does.REFUSE)]]
     traces = {tuple(run(program, seed).trace) for seed in range(20)}
     assert len(traces) > 1

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from svc.service import alerts
 from svc.service.alerts import ActorAlerts, LoopAlerts
 from svc_actors.errors import unavailable
-from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, ActorUnavailable, RestartPolicy
+from svc_actors.runtime import Actor, ActorCrashed, ActorSystem
 from svc_actors.store import Database, Transaction, keep_repeating, keep_running
 
 
@@ -22,12 +23,10 @@ class Kettle(Actor):
 
 @asynccontextmanager
 async def kettles(database: Database) -> AsyncIterator[ActorSystem]:
-    """Actors that refuse messages after their first crash, for a moment."""
-    alerts = ActorAlerts(database)
-    policy = RestartPolicy(intensity=0, cool_down=0.01)
-    async with trio.open_nursery() as nursery, ActorSystem.open(restart=policy, on_alert=alerts.notice) as system:
+    actor_alerts = ActorAlerts(database)
+    async with trio.open_nursery() as nursery, ActorSystem.open(on_crash=actor_alerts.notice) as system:
         system.register(Kettle, lambda key: Kettle())
-        nursery.start_soon(keep_running, "alerts", alerts.run)
+        nursery.start_soon(keep_running, "alerts", actor_alerts.run)
         yield system
         nursery.cancel_scope.cancel()
 
@@ -48,23 +47,18 @@ async def fail(system: ActorSystem) -> None:
         await system.ref(Kettle, "a").ask(Kettle.boil, dry=True)
 
 
-async def boil_again(system: ActorSystem) -> None:
-    while True:
-        try:
-            return await system.ref(Kettle, "a").ask(Kettle.boil)
-        except ActorUnavailable as refusal:
-            await trio.sleep(refusal.retry_after)
-
-
-async def test_the_alert_of_an_actor_closes_when_the_actor_works_again(database: Database) -> None:
+async def test_the_alert_of_an_actor_closes_once_it_has_not_crashed_for_a_while(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with kettles(database) as system:
         await fail(system)
         await until_open(database, ["actor:Kettle:a"])
 
-        await boil_again(system)
+        monkeypatch.setattr(alerts, "QUIET_SECONDS", 0.0)
+        await fail(system)
 
         await until_open(database, [])
-    assert await database.fetchval("SELECT message FROM alerts") == "Kettle:a is refusing after boil"
+    assert await database.fetchval("SELECT message FROM alerts") == ("Kettle:a crashed in boil; the log has the cause.")
 
 
 async def test_a_process_begins_without_the_actor_alerts_of_the_one_before(database: Database) -> None:
@@ -97,15 +91,15 @@ async def test_an_alert_is_written_once_the_database_is_back(
 
 
 async def test_the_alert_of_a_loop_closes_when_the_loop_works_again(database: Database) -> None:
-    alerts, works = LoopAlerts(database), trio.Event()
+    loop_alerts, works = LoopAlerts(database), trio.Event()
 
     async def work() -> None:
         if not works.is_set():
             raise ValueError("no water")
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_running, "alerts", alerts.run)
-        nursery.start_soon(keep_repeating, "kettle", 0.001, work, alerts.notice)
+        nursery.start_soon(keep_running, "alerts", loop_alerts.run)
+        nursery.start_soon(keep_repeating, "kettle", 0.001, work, loop_alerts.notice)
         await until_open(database, ["loop:kettle"])
 
         works.set()

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.runtime import Actor, ActorAlert, ActorSystem
+from svc_actors.runtime import Actor, ActorSystem, Crash
 from svc_actors.store import Collision, Database, EventKind, EventLog, NewEvent, Transaction, append
 from svc_actors.store import database as pool_module
 from tests.support.postgres_server import PATIENCE, until
@@ -47,9 +47,9 @@ class Teller(Actor):
 
 
 async def test_two_actors_that_deadlock_both_finish_and_none_crashes(table: Database) -> None:
-    alerts: list[ActorAlert] = []
+    crashes: list[Crash] = []
     mine = {1: trio.Event(), 2: trio.Event()}
-    async with ActorSystem.open(on_alert=alerts.append) as actors:
+    async with ActorSystem.open(on_crash=crashes.append) as actors:
         actors.register(Teller, lambda _: Teller(table, mine))
 
         with trio.fail_after(PATIENCE):
@@ -57,7 +57,7 @@ async def test_two_actors_that_deadlock_both_finish_and_none_crashes(table: Data
                 nursery.start_soon(actors.ref(Teller, "a").ask, Teller.move, 1, 2)
                 nursery.start_soon(actors.ref(Teller, "b").ask, Teller.move, 2, 1)
 
-    assert alerts == []
+    assert crashes == []
     # What is repeated may meet the other once more.
     assert table.statistics().collided >= 1
     assert [row["balance"] for row in await table.fetch("SELECT balance FROM account ORDER BY id")] == [100, 100]
@@ -102,8 +102,8 @@ async def test_repeating_ends_and_tells_the_caller_that_nothing_was_changed(
 
 
 async def test_a_schema_that_changed_under_a_transaction_crashes_no_actor(table: Database, database_url: str) -> None:
-    alerts: list[ActorAlert] = []
-    async with ActorSystem.open(on_alert=alerts.append) as actors, Database.open(database_url) as migrator:
+    crashes: list[Crash] = []
+    async with ActorSystem.open(on_crash=crashes.append) as actors, Database.open(database_url) as migrator:
         actors.register(Teller, lambda _: Teller(table, {}))
         teller = actors.ref(Teller, "a")
         await teller.ask(Teller.read)
@@ -111,7 +111,7 @@ async def test_a_schema_that_changed_under_a_transaction_crashes_no_actor(table:
         await migrator.execute("ALTER TABLE account ADD COLUMN owner text")
 
         assert await teller.ask(Teller.read) == 100
-    assert alerts == []
+    assert crashes == []
 
 
 async def test_an_error_of_the_callers_own_is_not_repeated(table: Database) -> None:

@@ -1,9 +1,8 @@
 """Runs work on this server that an actor's handler orders, in tasks of its own.
 
-A handler has a deadline, and exceeding it counts as a crash: further changes are refused for a while, and the operator
-gets an alert. One systemctl may take ten minutes on a busy server, which is no defect. So the handler decides and
-records, orders the work here, and waits for `HOST_PATIENCE` at most. Longer work continues without the handler, and the
-caller gets `HostBusy`.
+A handler has a deadline, and exceeding it counts as a crash, of which the operator gets an alert. One systemctl may
+take ten minutes on a busy server, which is no defect. So the handler decides and records, orders the work here, and
+waits for `HOST_PATIENCE` at most. Longer work continues without the handler, and the caller gets `HostBusy`.
 
 Cancelling the work instead would be simpler and would never finish: each repeated start would stop the previous start,
 which systemd has not finished yet.

@@ -3,25 +3,19 @@
 from svc_actors.runtime.actor import Actor, Ref
 from svc_actors.runtime.errors import (
     ActorCrashed,
-    ActorUnavailable,
-    AskCycle,
     DeliveryError,
     DomainError,
     Draining,
     HandlerOverdue,
     MailboxFull,
 )
-from svc_actors.runtime.supervision import ActorAlert, AlertKind, RestartPolicy
-from svc_actors.runtime.system import ActorSystem, KindStatistics, SystemStatistics
+from svc_actors.runtime.system import ActorSystem, Crash, KindStatistics
 
 __all__ = [
     "Actor",
-    "ActorAlert",
     "ActorCrashed",
     "ActorSystem",
-    "ActorUnavailable",
-    "AlertKind",
-    "AskCycle",
+    "Crash",
     "DeliveryError",
     "DomainError",
     "Draining",
@@ -29,6 +23,4 @@ __all__ = [
     "KindStatistics",
     "MailboxFull",
     "Ref",
-    "RestartPolicy",
-    "SystemStatistics",
 ]

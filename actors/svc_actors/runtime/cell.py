@@ -2,389 +2,162 @@
 
 Invariants:
 - One task touches an instance, one message at a time, in the order of the mailbox. A message leaves the mailbox to be
-  handled, to be answered with an error, or because its asker gave up. A message without an asker that is lost at the
-  end raises an alert.
+  handled, to be answered with an error, or because its asker gave up.
 - A cell leaves the system only with an empty mailbox, and no checkpoint lies between the look at the mailbox and the
   leaving: a message finds this cell or makes the next one.
-- An instance is loaded for a message, never without one. A cell that has crashed stays for `window` seconds after the
-  pause that followed, with or without an instance: leaving and coming back does not reset the circuit breaker.
-- While a handler runs, `waits` holds the cells it has asked; following these edges never leads back to it.
+- A crash ends the instance and nothing else: the next message is handled by a new one, after no pause.
+- Nothing leaves a cell's task. It is shielded, so that a cancelled service can still drain; `ActorSystem` ends it.
 
 Rejected:
-- an instance that is loaded again at once after a crash. One that could no longer be loaded was tried 348 times an
-  hour, without a message to load it for;
-- a context variable alone for "which actor asks". Tasks inherit it and outlive the handler: they were refused with a
-  false cycle, and got past a drain. `asking_cell` reads the tree of tasks;
-- a cancel scope for each message, which costs a third of an ask.
+- pauses after a crash, and refusing messages after many. An instance holds nothing that could stay corrupt, so both
+  punished those who asked next;
+- an idle time of 300 s. At 100,000 machines 51,702 parked tasks made each full garbage collection half a second long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from math import inf
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from svc_actors.runtime.errors import (
-    ActorCrashed,
-    ActorUnavailable,
-    AskCycle,
-    Draining,
-    HandlerOverdue,
-    MailboxFull,
-    answer_in,
-)
-from svc_actors.runtime.message import Message
-from svc_actors.runtime.supervision import ActorAlert, AlertKind
+from svc_actors.runtime.errors import ActorCrashed, Draining, HandlerOverdue, MailboxFull, answer_in
 
 if TYPE_CHECKING:
     from svc_actors.runtime.actor import Actor
     from svc_actors.runtime.system import Kind
 
-MESSAGES_BEFORE_YIELDING: Final = 32
-"""A handler may have no checkpoint at all, so after so many messages the cell yields to other tasks."""
+MAILBOX_LIMIT: Final = 256
+
+IDLE_AFTER: Final = 5.0
+"""Seconds. Long enough that the messages of one order find the actor live, and short enough that of 100,000 actors only
+those in use have a task: a live one is about ten objects, which every full garbage collection visits."""
+
+HANDLER_DEADLINE: Final = 75.0
+"""Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback), and
+the 30 s that a handler of the panel waits for what its server does (`svc_actors.panel.host_work`): a locked row or a
+slow server answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """A call on its way. `carried` are the asker's values of the variables that the system carries."""
+
+    method: Callable[..., Awaitable[object]]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    carried: Sequence[object]
+    ended: trio.Event = field(default_factory=trio.Event)
+    value: object = None
+    error: Exception | None = None
+
+    @property
+    def name(self) -> str:
+        return getattr(self.method, "__name__", repr(self.method))
+
+
+_handled: ContextVar[Message | None] = ContextVar("svc_actors.runtime.handled", default=None)
+"""The message whose handler runs the code. Tasks that a handler starts elsewhere inherit it, and may ask once the
+handler has ended."""
+
+
+def refuse_in_handler(address: str) -> None:
+    handled = _handled.get()
+    if handled is not None and not handled.ended.is_set():
+        raise RuntimeError(f"{address} was asked within the handler {handled.name}: it would wait for itself")
 
 
 class Cell:
     """A live actor. Created by its first message, gone when it has been idle for long enough."""
 
-    __slots__ = (
-        "actor",
-        "check_at",
-        "crash",
-        "crashes",
-        "current",
-        "due",
-        "failed",
-        "forget_at",
-        "idle_since",
-        "key",
-        "kind",
-        "leaving",
-        "mailbox",
-        "parked",
-        "pause",
-        "refusing_until",
-        "scope",
-        "task",
-        "tripped",
-        "waits",
-    )
+    __slots__ = ("_actor", "_arrived", "_scope", "key", "kind", "mailbox")
 
     def __init__(self, kind: Kind, key: str) -> None:
         self.kind = kind
         self.key = key
-        # A list, since an empty deque takes 600 bytes; taking the first of a mailbox's messages moves 2 KB at the most.
-        self.mailbox: list[Message] = []
-        self.actor: Actor | None = None
-        self.task: trio.lowlevel.Task | None = None
-        self.parked = False
-        self.leaving = False
-        self.idle_since = inf
-        # The message being handled, the cells that it waits for, its deadline, and the scope that ends it then.
-        self.current: Message | None = None
-        self.waits: list[Cell] = []
-        self.due = inf
-        self.scope: trio.CancelScope
-        self.check_at = inf
-        # The crash not yet dealt with, the times of those before, how long they count, and the pause after the last.
-        self.crash: tuple[str, BaseException] | None = None
-        self.crashes: tuple[float, ...] = ()
-        self.forget_at = -inf
-        self.pause: trio.CancelScope | None = None
-        self.refusing_until: float | None = None
-        # Since the last message that was handled without a crash: has it crashed, and has it been refusing messages.
-        self.failed = False
-        self.tripped = False
+        self.mailbox: deque[Message] = deque()
+        self._actor: Actor | None = None
+        self._arrived = trio.Event()
+        self._scope = trio.CancelScope()
 
     def __str__(self) -> str:
         return f"{self.kind.name}:{self.key}"
 
     def put(self, message: Message) -> None:
-        """Queue a message behind the others, or raise `MailboxFull` or `ActorUnavailable` at once."""
-        if self.refusing_until is not None:
-            raise ActorUnavailable(str(self), max(0.0, self.refusing_until - trio.current_time()))
-        if len(self.mailbox) >= self.kind.settings.mailbox_limit:
-            raise MailboxFull(str(self), self.kind.settings.mailbox_limit)
+        """Queue a message behind the others, or raise `MailboxFull` at once."""
+        if len(self.mailbox) >= MAILBOX_LIMIT:
+            raise MailboxFull(str(self), MAILBOX_LIMIT)
         self.mailbox.append(message)
-        message.mailbox = self.mailbox
-        # The clock may have told it to leave in this very moment, before its task ran: it stays for the message.
-        self.leaving = False
-        if self.parked:
-            self.wake()
+        self.wake()
 
-    def runs(self, task: trio.lowlevel.Task) -> bool:
-        """Whether a task is this actor's own, or a descendant of its handler.
-
-        Trio's nurseries end before the function that opened them, so such a task is over when the handler is. A task
-        that the handler started in another's nursery is elsewhere in the tree.
-        """
-        while task is not self.task:
-            if task.parent_nursery is None:
-                return False
-            task = task.parent_nursery.parent_task
-        return True
-
-    def refuse_cycle(self, asking: Cell) -> None:
-        """Raise `AskCycle` if this cell waits, through any number of others, for `asking`."""
-        # A search over the edges `waits`. It remembers from where each cell was reached, to name the whole circle.
-        reached: dict[Cell, Cell | None] = {self: None}
-        open_ends = [self]
-        while open_ends:
-            cell = open_ends.pop()
-            if cell is asking:
-                path = [cell]
-                while (before := reached[path[-1]]) is not None:
-                    path.append(before)
-                raise AskCycle(str(self), [str(asking), *(str(step) for step in reversed(path))])
-            for onward in cell.waits:
-                if onward not in reached:
-                    reached[onward] = cell
-                    open_ends.append(onward)
+    def withdraw(self, message: Message) -> None:
+        if message in self.mailbox:
+            self.mailbox.remove(message)
 
     def wake(self) -> None:
-        if self.parked and self.task is not None:
-            self.parked = False
-            trio.lowlevel.reschedule(self.task)
+        self._arrived.set()
 
-    def check_idle(self, now: float) -> None:
-        """The time has come for which this cell asked: it may have been idle for long enough."""
-        # It may have worked in between, and then asks again: timers are not moved at each message.
-        self.check_at = inf
-        if self.parked and self._leaves_at() <= now:
-            self.leaving = True
-            self.wake()
-        elif self.parked:
-            self._check_at(self._leaves_at())
-
-    def end_overdue(self) -> None:
-        """Answer and alert now; cancelling may take effect late, or never if a thread hangs.
-
-        Noted as a crash at this moment, so it counts as one however the handler ends from here on."""
-        if (message := self.current) is None:
-            return
-        overdue = HandlerOverdue(str(self), message.name, self.kind.system.handler_deadline)
-        self._note_crash(message.name, overdue)
-        message.fail(self._crashed(message, overdue))
-        self._alert(AlertKind.OVERDUE, message.name, overdue)
-        self.scope.cancel()
-
-    def begin_drain(self) -> None:
-        """Pauses end early, and an empty mailbox is now reason enough to leave."""
-        if self.pause is not None:
-            self.pause.cancel()
+    def cut(self) -> None:
+        """The system ends: cancel the handler, and answer the messages that wait."""
+        while self.mailbox:
+            self._end(self.mailbox.popleft(), Draining(str(self)))
+        self._scope.cancel()
         self.wake()
 
     async def run(self) -> None:
         """The actor's task, from its first message until it has been idle."""
-        self.task = trio.lowlevel.current_task()
-        _cell.set(self)
-        handled = 0
-        try:
-            while True:
-                # One scope for all messages, since one for each would cost a third of an ask. It is cancelled only to
-                # end a handler that is overdue, which is a crash; the next round has a new one.
-                with trio.CancelScope() as self.scope:
-                    while self.crash is None:
-                        if self.mailbox:
-                            if self.kind.system.carried:
-                                self._carry(self.mailbox[0].asker)
-                            # The message stays in the mailbox while the instance is loaded: a crash of that must not
-                            # take it along, and the next attempt is for the same message.
-                            if self.actor is None:
-                                await self._activate()
-                            else:
-                                await self._handle(self._take(), self.actor)
-                            handled += 1
-                            if handled == MESSAGES_BEFORE_YIELDING:
-                                handled = 0
-                                await trio.lowlevel.checkpoint()
-                        # Idle for `idle_after`, and a crash is `window` seconds ago: it counts as recovered.
-                        elif self.leaving:
-                            self._note_success("idle")
-                            return
-                        # Without an instance (nothing there to load) and without a crash to remember, nothing to keep.
-                        elif self.kind.system.draining or (self.actor is None and not self.crashes):
-                            return
-                        else:
-                            handled = 0
-                            self._park()
-                            await trio.lowlevel.wait_task_rescheduled(self._abort_park)
-                await self._recover()
-        finally:
-            self._close()
+        with trio.CancelScope(shield=True):
+            while await self._has_message():
+                await self._handle(self.mailbox.popleft())
+        self.kind.forget(self)
 
-    def _carry(self, asker: trio.lowlevel.Task | None) -> None:
-        """Take over from the asker the values of the variables that the system carries."""
-        for variable, otherwise in self.kind.system.carried:
-            variable.set(otherwise if asker is None else asker.context.get(variable, otherwise))
+    async def _has_message(self) -> bool:
+        if not self.mailbox and not self.kind.system.draining:
+            self._arrived = trio.Event()
+            with trio.move_on_after(IDLE_AFTER):
+                await self._arrived.wait()
+        return bool(self.mailbox)
 
-    async def _handle(self, message: Message, actor: Actor) -> None:
+    async def _handle(self, message: Message) -> None:
+        for variable, value in zip(self.kind.system.carried, message.carried, strict=True):
+            variable.set(value)
+        _handled.set(message)
+        self._scope = trio.CancelScope(deadline=trio.current_time() + HANDLER_DEADLINE)
         try:
-            value = await self._attempt(message, actor)
+            with self._scope:
+                if self._actor is None:
+                    self._actor = self.kind.make(self.key)
+                message.value = await message.method(self._actor, *message.args, **message.kwargs)
+                self._end(message)
+                return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            answer = answer_in(error)
-            heard = message.fail(answer or self._crashed(message, error))
-            if answer is None:
-                self._note_crash(message.name, error)
-            # A DomainError is an answer, so the handler worked; unless it was overdue, which was noted as a crash.
-            elif self.crash is None:
-                self._note_success(message.name)
-                if not heard:
-                    self._alert(AlertKind.UNHEARD, message.name, answer)
-        except BaseException:  # Cancelled half-way: by the deadline, which has its alert, or by the system's end.
-            cut = self._crashed(message, self.crash[1] if self.crash else None)
-            if not message.fail(cut) and not self.scope.cancel_called:
-                self._alert(AlertKind.LOST, message.name, cut)
-            raise
+            # A handler that is overdue has crashed, whatever its clean-up raised.
+            answer = None if self._overdue else answer_in(error)
+            self._end(message, answer or self._crashed(message, error))
         else:
-            message.answer(value)
-            if self.failed and self.crash is None:
-                self._note_success(message.name)
+            self._end(message, self._crashed(message, None))
 
-    async def _attempt(self, message: Message, actor: Actor) -> object:
-        """Run a handler, or `activate`, with its deadline."""
-        self.current = message
-        self.kind.system.begins(self)
-        try:
-            return await message.method(actor, *message.args, **message.kwargs)
-        except BaseExceptionGroup as group:
-            failures, cancellations = group.split(Exception)
-            if cancellations is None:
-                raise
-            # Cancelled, and a task of the handler's own nursery failed while it cleaned up: neither may hide the other.
-            # The cancellation goes on, as Trio requires, and the failure is noted.
-            if failures is not None:
-                self._note_crash(message.name, failures)
-            raise cancellations from None
-        finally:
-            self.current = None
-            self.kind.system.ends(self)
+    @property
+    def _overdue(self) -> bool:
+        return self._scope.cancel_called and not self.kind.system.closed
 
-    async def _activate(self) -> None:
-        """Load an instance. A `DomainError` answers the first message (what it is to load may not exist)."""
-        try:
-            actor = self.kind.make(self)
-            await self._attempt(Message(type(actor).activate), actor)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            if (answer := answer_in(error)) is None:
-                self._note_crash("activate", error)
-            # The mailbox may be empty: the asker gave up while the instance was loaded.
-            elif self.mailbox and self.crash is None and not self._take().fail(answer):
-                self._alert(AlertKind.UNHEARD, "activate", answer)
-        else:
-            self.actor = actor
-            self.kind.activations += 1
-
-    async def _recover(self) -> None:
-        """Discard the instance and pause; the next message loads another."""
-        if self.crash is None:
-            return
-        (during, error), self.crash = self.crash, None
-        self.actor = None
-        self.failed = True
-        self.kind.crashes += 1
-        now = trio.current_time()
-        verdict = self.kind.settings.restart.judge(self.crashes, now, tripped=self.tripped)
-        self.crashes = verdict.crashes
-        self.forget_at = now + verdict.pause + self.kind.settings.restart.window
-        self._alert(AlertKind.REFUSING if verdict.refuse else AlertKind.CRASHED, during, error, verdict.pause)
-        if verdict.refuse:
-            self.tripped = True
-            self.refusing_until = now + verdict.pause
-            self._refuse_askers(ActorUnavailable(str(self), verdict.pause))
-        # The pause is interruptible: a drain must not wait for the cool-down of a broken actor, whose waiting messages
-        # get one last attempt.
-        try:
-            with trio.CancelScope() as self.pause:
-                if self.mailbox or not self.kind.system.draining:
-                    await trio.sleep(verdict.pause)
-        finally:
-            self.pause, self.refusing_until = None, None
-
-    def _take(self) -> Message:
-        message = self.mailbox.pop(0)
-        message.mailbox = None
-        return message
-
-    def _refuse_askers(self, error: ActorUnavailable) -> None:
-        """Messages without an asker wait. An asker gets its answer now instead of after the cool-down, and knows that
-        its message was not handled."""
-        waiting = list(self.mailbox)
-        self.mailbox.clear()
-        for message in waiting:
-            if message.asker is None:
-                self.mailbox.append(message)
-            else:
-                message.mailbox = None
-                message.fail(error)
-
-    def _park(self) -> None:
-        """Called before the task sleeps until there may be something to do; it looks again in any case."""
-        self.idle_since = self.kind.system.now()
-        self._check_at(self._leaves_at())
-        self.parked = True
-
-    def _abort_park(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
-        self.parked = False
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def _leaves_at(self) -> float:
-        """When a parked cell has nothing left to keep: neither a recently used instance nor a recent crash."""
-        idle_until = self.idle_since + self.kind.settings.idle_after if self.actor is not None else self.idle_since
-        return max(idle_until, self.forget_at)
-
-    def _check_at(self, when: float) -> None:
-        if when < self.check_at:
-            self.check_at = when
-            self.kind.system.call_at(when, self)
-
-    def _note_crash(self, during: str, error: BaseException) -> None:
-        """Leave it to the task, once the handler has ended. A second crash of one handler changes nothing, but raises
-        an alert as well."""
-        if self.crash is None:
-            self.crash = (during, error)
-        else:
-            self._alert(AlertKind.CRASHED, during, error)
-
-    def _note_success(self, during: str) -> None:
-        if self.failed:
-            self.failed = self.tripped = False
-            self._alert(AlertKind.RECOVERED, during)
-
-    def _crashed(self, message: Message, error: BaseException | None) -> ActorCrashed:
+    def _crashed(self, message: Message, error: Exception | None) -> ActorCrashed:
+        """Discard the instance, and report the crash. `error` is None if the handler was cancelled and raised nothing
+        else; a shutdown that cancels it is no crash to report."""
+        self._actor = None
+        if self._overdue:
+            overdue = HandlerOverdue(str(self), message.name, HANDLER_DEADLINE)
+            overdue.__cause__ = error
+            error = overdue
+        if error is not None:
+            self.kind.crashed(self, message.name, error)
         crashed = ActorCrashed(str(self), message.name)
         crashed.__cause__ = error
         return crashed
 
-    def _alert(
-        self, kind: AlertKind, during: str, error: BaseException | None = None, retry_after: float | None = None
-    ) -> None:
-        self.kind.system.alert(ActorAlert(kind, str(self), during, error, retry_after))
-
-    def _close(self) -> None:
-        """Leave the system. If the system's end cancelled this task, askers get `Draining`, and messages without one
-        raise an alert."""
-        self.kind.system.forget(self)
-        self.task = None
-        if self.crash is not None:
-            self._alert(AlertKind.CRASHED, *self.crash)
-        while self.mailbox:
-            message = self._take()
-            if not message.fail(draining := Draining(str(self))):
-                self._alert(AlertKind.LOST, message.name, draining)
-
-
-def asking_cell() -> Cell | None:
-    """The actor whose handler runs the code that calls this, or None outside of all handlers.
-
-    The context is only a hint, because tasks inherit it wherever they are started: what counts is that the task is
-    part of the handler, so that the handler cannot end before it.
-    """
-    cell = _cell.get()
-    return cell if cell is not None and cell.runs(trio.lowlevel.current_task()) else None
-
-
-_cell: ContextVar[Cell | None] = ContextVar("svc_actors.runtime.cell", default=None)
+    def _end(self, message: Message, error: Exception | None = None) -> None:
+        message.error = error
+        message.ended.set()

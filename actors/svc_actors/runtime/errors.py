@@ -1,15 +1,17 @@
 """The errors that an asker can get instead of a result.
 
-A `DomainError` is raised by a handler and is an answer: the asker gets it, the actor lives on. A `DeliveryError` is
-raised by the runtime about one message. It is a `DomainError` too, so an actor whose ask to another actor fails passes
-that on as its own answer instead of crashing along with it.
+    Exception
+    ├── DomainError           raised by a handler: an answer, after which the actor lives on
+    │   └── DeliveryError     raised by the runtime about one message
+    │       ├── MailboxFull
+    │       ├── Draining
+    │       └── ActorCrashed  caused by any other exception of the handler, or by `HandlerOverdue`
+    └── HandlerOverdue
 
 Every `DeliveryError` but `ActorCrashed` promises that the handler was not started, so the same may be asked again.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 
 class DomainError(Exception):
@@ -33,16 +35,6 @@ class MailboxFull(DeliveryError):  # noqa: N818 - named for what it says
         )
 
 
-class ActorUnavailable(DeliveryError):  # noqa: N818 - named for what it says
-    """The actor crashed too often and rests for a cool-down; it is tried again in `retry_after` seconds."""
-
-    def __init__(self, actor: str, retry_after: float) -> None:
-        super().__init__(
-            actor, f"{actor} failed repeatedly; this message was not processed, try again in {retry_after:.0f} seconds"
-        )
-        self.retry_after = retry_after
-
-
 class Draining(DeliveryError):  # noqa: N818 - named for what it says
     """The system is shutting down. The handler was not started; ask again once it runs."""
 
@@ -50,22 +42,10 @@ class Draining(DeliveryError):  # noqa: N818 - named for what it says
         super().__init__(actor, f"{actor} takes no messages, the service is shutting down; this one was not processed")
 
 
-class AskCycle(DeliveryError):  # noqa: N818 - named for what it says
-    """The actor asked waits, directly or through others, for the actor that asks: neither could ever answer."""
-
-    def __init__(self, actor: str, path: Sequence[str]) -> None:
-        super().__init__(
-            actor,
-            f"{actor} cannot be asked here, because each of these waits for the next: {' -> '.join(path)};"
-            " this message was not sent, use tell or let the other side report back",
-        )
-        self.path = tuple(path)
-
-
 class ActorCrashed(DeliveryError):  # noqa: N818 - named for what it says
     """The handler failed with an exception that is no answer (`__cause__`), or was ended by the shutdown.
 
-    Whether the change was made is not known. The actor is loaded again before its next message.
+    Whether the change was made is not known. The next message gets a new instance.
     """
 
     def __init__(self, actor: str, method: str) -> None:

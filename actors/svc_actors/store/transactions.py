@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 Publish = Callable[[Sequence[Announcement]], None]
 
-# Seconds. An actor's handler has 75 (`runtime.system.HANDLER_DEADLINE`), which is more than a connection, a statement
+# Seconds. An actor's handler has 75 (`runtime.cell.HANDLER_DEADLINE`), which is more than a connection, a statement
 # and a rollback may take together.
 STATEMENT_TIMEOUT = 30.0
 _COMMIT_TIMEOUT = 30.0

@@ -72,7 +72,7 @@ def _watch_process(metrics: Metrics, services: Controller) -> None:
     actors, gateway, events, tasks = services.actors, services.gateway, services.events, services.tasks
 
     def by_kind(read: Callable[[KindStatistics], int]) -> Callable[[], Labelled]:
-        return lambda: {(name,): float(read(kind)) for name, kind in actors.statistics().kinds.items()}
+        return lambda: {(name,): float(read(kind)) for name, kind in actors.statistics().items()}
 
     def ended() -> Mapping[tuple[str, ...], float]:
         return {(status.value,): float(number) for status, number in tasks.ended.items()}
@@ -86,9 +86,6 @@ def _watch_process(metrics: Metrics, services: Controller) -> None:
             ),
             Figure("svc_actors_live", "Actors in memory.", by_kind(lambda each: each.live), kind),
             Figure("svc_actor_messages_waiting", "Messages in mailboxes.", by_kind(lambda each: each.waiting), kind),
-            Figure(
-                "svc_actors_refusing", "Actors that have crashed too often.", by_kind(lambda each: each.refusing), kind
-            ),
             Figure("svc_actor_crashes_total", "Crashes of actors.", by_kind(lambda each: each.crashes), kind),
             Figure("svc_nodes_connected", "Agents connected now.", lambda: float(len(gateway.online()))),
             Figure("svc_gateway_refused_total", "Connections of agents that were refused.", lambda: gateway.refused),

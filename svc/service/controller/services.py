@@ -32,7 +32,7 @@ from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.images.rescue_system import keep_rescue_system
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.machines.work import install_machines
-from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
+from svc_actors.controller.nodes.node import Node, NodeServices
 from svc_actors.controller.nodes.records import lost_nodes
 from svc_actors.controller.nodes.upgrades import Upgrades
 from svc_actors.controller.provisioning.watch import SETTLE_SECONDS, settle_due
@@ -80,7 +80,7 @@ async def open_services(
     delivering = Delivering(database, sealer, receivers, after_round)
     events = EventLog(database, alert=loop_alerts.notice)
     async with (
-        ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
+        ActorSystem.open(on_crash=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         trio.open_nursery() as nursery,
     ):
         loops = ControllerLoops(nursery, loop_alerts.notice, wanted)
@@ -116,7 +116,7 @@ async def open_services(
         windows_passwords, sources = WindowsPasswords(), ImageSources(database, gateway.offer_file)
         install_machines(database, sealer, windows_passwords, tasks, actors, sources, watch.recheck)
         node_services = NodeServices(database, gateway, authority)
-        actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
+        actors.register(Node, lambda _: Node(node_services))
         watch.handle_tasks(tasks)
         Upgrades(database, authority, agent, gateway.offer_file).handle_tasks(tasks)
         await loops.begin("events", events.run)

@@ -105,7 +105,7 @@ async def open_services(
     naming = Naming(database, host.name_server, authority)
     async with (
         HostWork.open() as host_work,
-        ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
+        ActorSystem.open(on_crash=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
     ):

@@ -253,6 +253,49 @@ async def test_a_node_that_speaks_for_others_without_end_is_audited_and_does_not
         assert written == MOST_UNAUTHORISED_AN_HOUR
 
 
+async def test_what_the_gateway_says_against_a_node_is_recorded(database: Database) -> None:
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        node_id = await nodes.new()
+        nodes.connected.clear()
+        hooks = nodes.watch.hooks
+        hooks.unauthorised_report(node_id, "reported machine 1")
+        hooks.refused(node_id, "Its release is too old.")
+        hooks.unauthorised_report(node_id, "reported machine 2")
+
+        await nursery.start(nodes.watch.run)
+
+        with trio.fail_after(60):
+            while await database.fetchval("SELECT count(*) FROM audit WHERE outcome = 'denied'") < 2:
+                await trio.sleep(0.005)
+        reason = await database.fetchval("SELECT state_reason FROM nodes WHERE id = $1", node_id)
+        assert reason == "Its release is too old."
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_gateway_says_against_a_node_waits_in_a_bounded_queue(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[str] = []
+
+    async def record(_: Node, what: str) -> None:
+        recorded.append(what)
+
+    monkeypatch.setattr(Node, "unauthorised_report", record)
+    async with open_nodes(database) as nodes, trio.open_nursery() as nursery:
+        noisy, other = await nodes.new(), await nodes.new()
+        for number in range(1000):
+            nodes.watch.hooks.unauthorised_report(noisy, f"reported machine {number}")
+        nodes.watch.hooks.unauthorised_report(other, "the last")
+
+        await nursery.start(nodes.watch.run)
+
+        with trio.fail_after(60):
+            while "the last" not in recorded or len(recorded) < 65:
+                await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    assert len(recorded) == 65
+
+
 async def test_an_inventory_that_differs_in_everything_wakes_no_machine(database: Database) -> None:
     async with open_nodes(database) as nodes:
         node_id = await nodes.new(machines=600)

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from svc_actors.controller.gateway.authority import Authority
+from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes.node import Node, NodeServices, Presence
 from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
 from svc_actors.controller.traffic.periods import Period
@@ -72,12 +73,17 @@ async def test_a_node_that_counts_for_anothers_machine_is_audited(stage: Traffic
     async with ActorSystem.open() as system:
         services = NodeServices(stage.database, cast(Presence, None), cast(Authority, None))
         system.register(Node, lambda _: Node(services))
-        unauthorised_report = NodeWatch(system, stage.database, machine_deliverer(system)).hooks.unauthorised_report
-        watch = TrafficWatch(stage.database, nodes, unauthorised_report=unauthorised_report, clock=lambda: stage.now)
-        await watch.ask(stage.node_id)
-        with trio.fail_after(60):
-            while not (rows := await stage.database.fetch("SELECT * FROM audit WHERE outcome = 'denied'")):
-                await trio.lowlevel.checkpoint()
+        node_watch = NodeWatch(system, stage.database, machine_deliverer(system))
+        node_watch.watch(cast(Gateway, CountingNodes()))
+        report = node_watch.hooks.unauthorised_report
+        watch = TrafficWatch(stage.database, nodes, unauthorised_report=report, clock=lambda: stage.now)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node_watch.run)
+            await watch.ask(stage.node_id)
+            with trio.fail_after(60):
+                while not (rows := await stage.database.fetch("SELECT * FROM audit WHERE outcome = 'denied'")):
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
     [row] = rows
     assert (row["via"], row["target_id"]) == ("node", str(stage.node_id))
     assert str(foreign) in row["details"]["what"]

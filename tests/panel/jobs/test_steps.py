@@ -6,7 +6,7 @@ import trio
 
 from svc_actors.errors import ErrorCode, conflict, unavailable
 from svc_actors.panel.jobs import JobRun, JobStatus, read_lines, steps_of
-from svc_actors.runtime import ActorUnavailable
+from svc_actors.runtime import MailboxFull
 from svc_actors.store import Database
 from tests.panel.jobs.work import Held, Steps, Told, ended, nothing, open_jobs, queue, states
 
@@ -82,14 +82,14 @@ async def test_of_several_parts_that_are_refused_at_once_the_job_tells_the_first
 
 async def test_a_job_whose_actor_takes_nothing_now_names_nothing_internal(panel_database: Database) -> None:
     async def ask(_: JobRun) -> None:
-        raise ActorUnavailable("Site:f6078936", 29.5)
+        raise MailboxFull("Site:f6078936", 256)
 
     async with open_jobs(panel_database, work=Steps(work=ask)) as jobs:
         job = await ended(jobs, panel_database, await queue(panel_database, "work", "work"))
     assert job.error is not None
     assert job.error.code is ErrorCode.UNAVAILABLE
     assert "nothing was done" in job.error.message
-    assert job.error.hint == "Try again in 30 s."
+    assert job.error.hint == "Try again in 1 s."
     assert "Site:" not in str(job.error)
 
 

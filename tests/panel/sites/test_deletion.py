@@ -101,7 +101,7 @@ async def test_a_change_under_way_does_not_serve_a_site_again_that_is_deleted_me
         past.set()
 
     def waits() -> bool:
-        return world.panel.services.actors.statistics().kinds["Site"].waiting > 0
+        return world.panel.services.actors.statistics()["Site"].waiting > 0
 
     monkeypatch.setattr("svc_actors.panel.sites.site.server_of", hold)
     world.accounts.before = note

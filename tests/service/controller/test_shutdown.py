@@ -30,7 +30,7 @@ async def test_the_end_of_a_task_is_stored_by_its_actor_during_a_shutdown(databa
     has_outcome, stopping = trio.Event(), trio.Event()
 
     async def notice_the_stop(services: Controller) -> None:
-        while not (services.tasks.draining or services.actors.statistics().draining):
+        while not (services.tasks.draining or services.actors.draining):
             await trio.sleep(0.002)
         stopping.set()
 

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -47,9 +47,6 @@ from svc_nodeagent.protocol import Hello, InventoryResult, PreflightResult
 
 MOST_UNAUTHORISED_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
-NODE_IDLE_AFTER: Final = _HOUR
-"""How long the actor of a node stays live: it counts in memory, per hour, what a node adds to the audit."""
-
 _MOST_NAMED: Final = 5
 log = structlog.get_logger(__name__)
 
@@ -66,9 +63,12 @@ class Presence(Protocol):
 
 @dataclass(frozen=True)
 class NodeServices:
+    """Dependencies of the actors of all nodes. `unauthorised` has the times of what each node added to the audit."""
+
     database: Database
     gateway: Presence
     authority: Authority
+    unauthorised: dict[UUID, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,10 @@ class Node(Actor):
     def __init__(self, services: NodeServices) -> None:
         self._services = services
         self._database = services.database
-        self._unauthorised: list[float] = []
 
-    async def activate(self) -> None:
-        self.node_id = UUID(self.key)
-        await get_node(self._database, self.node_id)
+    @property
+    def node_id(self) -> UUID:
+        return UUID(self.key)
 
     async def look(self, hello: Hello | None = None) -> None:
         """Record whether the node is online, if that has changed, and the agent's data from the `hello` of a new
@@ -229,11 +228,11 @@ class Node(Actor):
         """Audit a refused report about something that is not the node's own, up to `MOST_UNAUTHORISED_AN_HOUR` times an
         hour."""
         now = trio.current_time()
-        self._unauthorised = [when for when in self._unauthorised if now - when < _HOUR]
-        if len(self._unauthorised) == MOST_UNAUTHORISED_AN_HOUR:
+        times = [when for when in self._services.unauthorised.get(self.node_id, ()) if now - when < _HOUR]
+        if len(times) == MOST_UNAUTHORISED_AN_HOUR:
             log.error("node.unauthorised_reports", node_id=self.key, what=what)
             return
-        self._unauthorised.append(now)
+        self._services.unauthorised[self.node_id] = [*times, now]
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id)

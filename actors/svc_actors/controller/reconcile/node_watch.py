@@ -39,7 +39,7 @@ from svc_actors.controller.reconcile.machine_reports import Deliver, MachineRepo
 from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
 from svc_actors.errors import ServiceError
-from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
+from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database, LoopAlert, Record, Transaction, keep_repeating
 from svc_nodeagent.protocol import (
     Capacity,
@@ -57,6 +57,9 @@ PREFLIGHT_TIMEOUT: Final = 180.0
 _LOOKS_AT_ONCE: Final = 32
 """Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
 thousand nodes that leave together do not queue for every connection of the database."""
+_COMPLAINTS_AT_ONCE: Final = 4
+_MOST_COMPLAINTS: Final = 64
+"""Of a node, that wait to be recorded: more than it may add to the audit in an hour."""
 log = structlog.get_logger(__name__)
 
 
@@ -73,6 +76,8 @@ def machine_deliverer(system: ActorSystem) -> Deliver:
     return deliver
 
 
+Complaint = tuple[Callable[[Node, str], Awaitable[None]], str]
+"""What the gateway says against a node: a message to its actor, and the reason."""
 NodeCall = Callable[[UUID], None]
 Probe = Callable[[UUID], Awaitable[None]]
 
@@ -129,6 +134,7 @@ class NodeWatch:
         self._asked: dict[UUID, float] = {}
         self._inspections = NodeQueue[Hello | None]()
         self._looks = NodeQueue[Hello | None]()
+        self._complaints = NodeQueue[tuple[Complaint, ...]]()
         self._reports = MachineReports(system, database, deliver, self.recheck, deadline=self._intervals.look_deadline)
         self._disks = NodeDisks(database)
 
@@ -165,10 +171,11 @@ class NodeWatch:
             tell(node_id, Node.unauthorised_report, what)
 
         def tell(node_id: UUID, message: Callable[[Node, str], Awaitable[None]], text: str) -> None:
-            try:
-                self._system.ref(Node, str(node_id)).tell(message, text)
-            except DeliveryError as error:
-                log.warning("node.not_told", node_id=str(node_id), error=str(error))
+            waiting = self._complaints.get(node_id) or ()
+            if len(waiting) < _MOST_COMPLAINTS:
+                self._complaints.put(node_id, (*waiting, (message, text)))
+            else:
+                log.warning("node.not_told", node_id=str(node_id), error=f"{len(waiting)} messages wait")
 
         return GatewayHooks(
             connected=connected,
@@ -193,6 +200,8 @@ class NodeWatch:
                 nursery.start_soon(self._inspect_for_ever)
             for _ in range(_LOOKS_AT_ONCE):
                 nursery.start_soon(self._look_for_ever)
+            for _ in range(_COMPLAINTS_AT_ONCE):
+                nursery.start_soon(self._complain_for_ever)
             nursery.start_soon(self._reports.run)
             nursery.start_soon(keep_repeating, "live figures", self._intervals.record, self.record, self._alert)
             nursery.start_soon(
@@ -271,6 +280,15 @@ class NodeWatch:
                 # Back at the end of the queue, with the newest hello: the node's record was locked.
                 if not await self._look_at(node_id, hello):
                     self._looks.put(node_id, self._looks.get(node_id) or hello)
+
+    async def _complain_for_ever(self) -> None:
+        while True:
+            async with self._complaints.next() as (node_id, complaints):
+                for message, text in complaints:
+                    try:
+                        await self._system.ref(Node, str(node_id)).ask(message, text)
+                    except DomainError as error:
+                        log.warning("node.not_told", node_id=str(node_id), error=str(error))
 
     async def _look_at(self, node_id: UUID, hello: Hello | None = None) -> bool:
         """False if the node's record was locked for too long, to be repeated. Other failures are left to the next look

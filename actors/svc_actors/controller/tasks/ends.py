@@ -1,7 +1,7 @@
 """The end of a task is stored, however long the database or its actor is away: no outcome is lost to a deadline.
 
 Rejected: repeating every failure for ever. A node's answer over which the actor crashed each time kept the task open
-for good, and the crashes made the actor refuse all other orders to the machine.
+for good.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from svc_actors.store import Database
 
 _FIRST_PAUSE: Final = 0.2
 MOST_CRASHES: Final = 3
-"""How often an actor may crash over a task's outcome before the outcome is taken to be the reason. With the attempts
-after it, fewer than open the actor's circuit breaker (`RestartPolicy.intensity`, 5)."""
+"""How often an actor may crash over a task's outcome before the outcome is taken to be the reason."""
 log = structlog.get_logger(__name__)
 
 
