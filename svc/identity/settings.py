@@ -26,7 +26,7 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 class Settings(Model):
     """`service_name` heads the pages; `support_contact` is told to whom the service turns away.
     `require_second_factor`: administrators sign in with a code as well. `keep_...` say how long what is over is kept
-    (docs/retention.md); `disk_...` from when on a disk of the service has an alert (docs/full-disks.md)."""
+    (docs/operations.md); `disk_...` from when on a disk of the service has an alert (docs/full-disks.md)."""
 
     service_name: str = "Virtual machines"
     support_contact: str = ""

@@ -2,7 +2,7 @@
 
 An agent that answers proves nothing about the first boot: it may answer while Windows is still being set up, and a
 password that is set then is lost. So the last step of the image's first boot writes a file, `FIRST_BOOT`, a JSON object
-with `password` (docs/windows.md): the password that the machine has set for itself, or null.
+with `password` (docs/firmware.md): the password that the machine has set for itself, or null.
 
 Invariant: a guest's own text about a refusal is not passed on. It contains the password, and what is passed on is
 stored in journals and logs.
