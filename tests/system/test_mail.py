@@ -66,10 +66,10 @@ async def test_a_person_is_invited_and_later_forgets_the_password(relay: MailSer
         await sign_in(root, stack.email, stack.password)
         new_browser = await relay.next()
         await root.press("People")
-        await root.press("Add a person")
+        await root.press("Create user")
         await root.fill("Email", "ida@example.net")
         await root.fill("Name", "Ida")
-        await root.press("Add")
+        await root.press("Create")
         invitation = await relay.next()
 
         person = await home.open("about:blank")

@@ -86,7 +86,7 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
             await add_system(page, "iso", "Installer", "b")
             nodes = {node["name"]: node["id"] for node in (await fetched(page, "/nodes"))["items"]}
             await page.press("Machines")
-            await page.press("Create a machine")
+            await page.press("Create machine")
             await page.fill("Name", "first")
             await page.fill("Node", "alpha")
             await page.press("Create")
@@ -96,7 +96,7 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
 
             # No node can take it: each says why, for as long as it is read
             await called(page, "PATCH", f"/nodes/{nodes['beta']}", {"maintenance": True})
-            await page.press("Move")
+            await page.press("Migrate")
             await page.shows("No node can take it.")
             await page.until("document.querySelector('dialog dt')?.innerText === 'beta'")
             await page.until("document.querySelector('dialog dd')?.innerText.includes('maintenance')")
@@ -104,10 +104,10 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
             await called(page, "PATCH", f"/nodes/{nodes['beta']}", {"maintenance": False})
 
             # Live, and how far it is while the other node is at it
-            await page.press("Move")
+            await page.press("Migrate")
             await page.shows("It goes on running while it moves")
             beta.free = trio.Event()
-            await page.press("Move")
+            await page.press("Migrate")
             await page.until("!!document.querySelector('main p progress')")
             await page.until("document.querySelector('main p:has(progress)').innerText.includes('vm.migrate')")
             beta.free.set()
@@ -118,18 +118,18 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
             await taken(page, f"/vms/{vm_id}/iso", {"image_id": iso})
             await page.shows("Installer")
             await page.until("!document.querySelector('main progress')")
-            await page.press("Move")
+            await page.press("Migrate")
             await page.shows("alpha, with a restart")
             await page.shows("Its guest is shut down in order")
             await page.shows("cdrom: there is an ISO in its drive")
-            await page.press("Move")
+            await page.press("Migrate")
             await is_on(page, "alpha", "running")
 
             await taken(page, f"/vms/{vm_id}/shutdown", {})
             await is_on(page, "alpha", "stopped")
-            await page.press("Move")
+            await page.press("Migrate")
             await page.shows("beta, while it is off")
-            await page.press("Move")
+            await page.press("Migrate")
             await is_on(page, "beta", "stopped")
 
             assert [line for line in page.complaints if "Security" in line] == []

@@ -30,7 +30,7 @@ async def test_a_person_takes_a_snapshot_goes_back_to_it_and_deletes_it() -> Non
             await create_machine(page, "first")
 
             await page.shows("No snapshots")
-            await page.press("Take a snapshot")
+            await page.press("Take snapshot")
             await page.fill("Name", "before-upgrade")
             await page.press("Take")
             await row_says(page, "before-upgrade", "ready", "held still")
@@ -38,7 +38,7 @@ async def test_a_person_takes_a_snapshot_goes_back_to_it_and_deletes_it() -> Non
             assert "Restore" not in str(await page.evaluate(f"({row('before-upgrade')}).innerText")).split()
 
             # What is refused is said in the dialog, which stays
-            await page.press("Take a snapshot")
+            await page.press("Take snapshot")
             await page.fill("Name", "before-upgrade")
             await page.press("Take")
             await page.until("!!document.querySelector('dialog .failure')?.innerText.includes('already')")

@@ -58,6 +58,7 @@ _FORMS: Final = {
 EXCEPTIONS: Final[Mapping[str, str]] = {
     "allowance beside usage": "the specification's, of GET /traffic",
     "upload begin": "a command, named in scripts of users",
+    "begun: started": "a field of the API, of an import by SSH",
     "no more available": "libvirt's, which a refusal is told by",
 }
 """Phrases that may stay, each with its reason. A string without a space needs none: it is a key, column, state or name

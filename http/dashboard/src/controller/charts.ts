@@ -72,7 +72,7 @@ export function months(all: Month[]): TemplateResult {
     })}</div></figure>`;
 }
 
-/** One bar of parts of a whole, each with its name and count in words beside it. `of`: what the whole is. */
+/** One bar of parts of a whole, each with its name and count next to it. `of`: what the whole is. */
 export function shares(label: string, parts: { name: string; count: number }[], of: number): TemplateResult {
   let before = 0;
   const whole = Math.max(of, 1);

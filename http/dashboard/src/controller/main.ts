@@ -75,7 +75,7 @@ const SECTIONS: Section<Me>[] = [
   { path: "alerts", label: "Alerts", roles: EVERYBODY, open: (me) => alertsView(me) },
   {
     path: "alert-webhooks",
-    label: "Webhooks of alerts",
+    label: "Alert webhooks",
     roles: ["administrator"],
     unlisted: true,
     open: (_, [id]) => alertWebhooksView(id),
@@ -85,17 +85,17 @@ const SECTIONS: Section<Me>[] = [
 ];
 
 /** Views for everybody, signed in or not: those that links in mail lead to, and what asks for one. */
-const LINKED = new Map<string, (begin: () => void) => View>([
-  ["set-password", (begin) => setPasswordView(begin)],
+const LINKED = new Map<string, (start: () => void) => View>([
+  ["set-password", (start) => setPasswordView(start)],
   ["forgot-password", forgotPasswordView],
 ]);
 
 run<Me>({
   sections: SECTIONS,
   linked: LINKED,
-  signedOut: async (begin) => {
+  signedOut: async (start) => {
     const status = await api.get<SetupStatus>("/setup/status");
-    return status.required ? setupView(begin) : signInView(status.sends_mail, begin);
+    return status.required ? setupView(start) : signInView(status.sends_mail, start);
   },
   header: searchBox,
   live,

@@ -21,7 +21,7 @@ export interface Order<T> {
   title: string;
   /** What is known: the site of the page, for instance. It is sent, and not asked for. */
   known?: Record<string, unknown>;
-  /** What the fields begin with: the thing as it is, for a change. */
+  /** Initial values of the fields: the present ones, where something is changed. */
   initial?: object;
   /** The fields that are asked for, in their order; all that are not known, without it. */
   fields?: readonly string[] | ((values: Values) => readonly string[]);
@@ -92,7 +92,7 @@ export function opened(field: OperationField, values: Values, initial: Record<st
   return schema.type === "object" && schema.properties ? members(schema) : [field];
 }
 
-/** `{data: {type: "A"}}` as `{"data.type": "A"}`, beside what is not an object. */
+/** `{data: {type: "A"}}` also as `{"data.type": "A"}`; values that are no objects stay as they are. */
 function flattened(values: object): Record<string, unknown> {
   const flat: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(values)) {
@@ -114,7 +114,7 @@ export function nested(flat: Record<string, unknown>): Record<string, unknown> {
   return values;
 }
 
-/** A body may name the site again; the path's is the one that counts, and it is asked for once. */
+/** A body may name the site again. The path's counts, so the form has that field once. */
 export function isOtherNameOfPath(field: OperationField, all: OperationField[]): boolean {
   return field.place === "body" && (field.name === "site_id" || field.name === "id") && all.some((other) => other.place === "path");
 }
@@ -160,8 +160,8 @@ const HIDDEN = /(^|_)(password|passphrase|secret)$/;
 export function fieldOf(field: OperationField, initial: unknown, wish: Wish = {}): Field {
   const { schema, nullable } = plain(field.schema);
   const optional = !field.required;
-  const begin = initial ?? schema.const ?? schema.default;
-  const value = begin === undefined || begin === null ? "" : String(begin);
+  const preset = initial ?? schema.const ?? schema.default;
+  const value = preset === undefined || preset === null ? "" : String(preset);
   const made: Field = {
     name: field.name,
     label: spoken(field.name),
@@ -170,10 +170,10 @@ export function fieldOf(field: OperationField, initial: unknown, wish: Wish = {}
   };
   switch (kindOf(schema)) {
     case "boolean":
-      if (nullable || begin === undefined || begin === null) {
+      if (nullable || preset === undefined || preset === null) {
         Object.assign(made, { kind: "select", value, options: [{ value: "", label: "as it is" }, YES, NO] });
         if (!optional) made.options = [YES, NO];
-      } else Object.assign(made, { kind: "checkbox", value: begin ? "on" : "" });
+      } else Object.assign(made, { kind: "checkbox", value: preset ? "on" : "" });
       break;
     case "choice": {
       const options = (schema.enum ?? []).map((each) => ({ value: String(each), label: String(each).replaceAll("_", " ") }));
@@ -183,12 +183,12 @@ export function fieldOf(field: OperationField, initial: unknown, wish: Wish = {}
     case "choices":
       Object.assign(made, {
         kind: "choices",
-        values: Array.isArray(begin) ? begin.map(String) : [],
+        values: Array.isArray(preset) ? preset.map(String) : [],
         options: (schema.items?.enum ?? []).map((each) => ({ value: String(each), label: String(each) })),
       });
       break;
     case "lines":
-      Object.assign(made, { kind: "textarea", value: Array.isArray(begin) ? begin.join("\n") : "" });
+      Object.assign(made, { kind: "textarea", value: Array.isArray(preset) ? preset.join("\n") : "" });
       made.hint = [made.hint, "one a line"].filter(Boolean).join("; ");
       break;
     case "number":
@@ -197,7 +197,7 @@ export function fieldOf(field: OperationField, initial: unknown, wish: Wish = {}
       if (schema.maximum !== undefined) made.most = schema.maximum;
       break;
     case "json":
-      Object.assign(made, { kind: "textarea", value: begin === undefined || begin === null ? "" : JSON.stringify(begin, null, 2) });
+      Object.assign(made, { kind: "textarea", value: preset === undefined || preset === null ? "" : JSON.stringify(preset, null, 2) });
       made.hint = [made.hint, "as JSON"].filter(Boolean).join("; ");
       break;
     case "text":
@@ -222,8 +222,8 @@ export function valuesOf(fields: OperationField[], values: Values, initial: Reco
     const { schema, nullable } = plain(field.schema);
     const kind = kindOf(schema);
     const text = values[field.name] ?? "";
-    const begin = initial[field.name] ?? schema.const ?? schema.default;
-    if (kind === "boolean" && !nullable && begin !== undefined && begin !== null) given[field.name] = text === "on";
+    const preset = initial[field.name] ?? schema.const ?? schema.default;
+    if (kind === "boolean" && !nullable && preset !== undefined && preset !== null) given[field.name] = text === "on";
     else if (kind === "choices") given[field.name] = chosenOf(field.name, values);
     else if (text.trim()) given[field.name] = read(kind, schema, text, field.name);
     else if (kind === "lines" && (initial[field.name] as unknown[] | undefined)?.length) given[field.name] = [];

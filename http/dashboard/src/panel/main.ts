@@ -64,16 +64,16 @@ const SECTIONS: Section<Me>[] = [
 ];
 
 /** Views for everybody, signed in or not: those that links in mail lead to, and what asks for one. */
-const LINKED = new Map<string, (begin: () => void) => View>([
-  ["set-password", (begin) => setPasswordView(begin)],
-  ["sign-in-link", (begin) => signInLinkView(begin)],
+const LINKED = new Map<string, (start: () => void) => View>([
+  ["set-password", (start) => setPasswordView(start)],
+  ["sign-in-link", (start) => signInLinkView(start)],
   ["forgot-password", forgotPasswordView],
 ]);
 
 run<Me>({
   sections: SECTIONS,
   linked: LINKED,
-  signedOut: async (begin) => signInView(true, begin),
+  signedOut: async (start) => signInView(true, start),
   header: () => nothing,
   live,
   liveMeans: "What is shown is asked for again every few seconds",

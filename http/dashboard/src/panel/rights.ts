@@ -1,4 +1,4 @@
-/** What whoever looks at a site may do with it: the service's own answer, by the names of operations. */
+/** What the viewer of a site may do with it: the service's own answer, by the names of operations. */
 import { api } from "../shared/api";
 import { Resource } from "../shared/resource";
 import type { Me, SiteOperations } from "./model";

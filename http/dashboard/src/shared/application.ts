@@ -29,11 +29,11 @@ export interface Section<Me extends Person> {
 
 export interface Application<Me extends Person> {
   sections: Section<Me>[];
-  /** Views that a link of a mail leads to, whoever is signed in. */
-  linked: ReadonlyMap<string, (begin: () => void) => View>;
-  /** What is shown to who is not signed in; `begin` looks again who is. */
-  signedOut: (begin: () => void) => Promise<View>;
-  /** What the header begins with. */
+  /** Views that a link in a mail opens, signed in or not. */
+  linked: ReadonlyMap<string, (start: () => void) => View>;
+  /** The view of a signed-out visitor; `start` looks again who is signed in. */
+  signedOut: (start: () => void) => Promise<View>;
+  /** The first part of the header. */
   header: () => Fragment;
   live: { start(): void; stop(): void };
   /** What `live` and its opposite mean, for who points at them. */
@@ -56,9 +56,9 @@ export function run<Me extends Person>(application: Application<Me>): void {
 
   /**
    * Learn who is signed in, and show what that means. Only the last look counts: an answer from before a sign-in, or a
-   * second one after a sign-out, would put a new sign-in form in the place of one that somebody is filling in.
+   * second one after a sign-out, would replace a sign-in form that somebody is filling in.
    */
-  async function begin(): Promise<void> {
+  async function start(): Promise<void> {
     const mine = look();
     looking = mine;
     try {
@@ -71,7 +71,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
     if (session.is === "in") application.live.start();
     else application.live.stop();
     clearTimeout(retry);
-    if (session.is === "unreachable") retry = window.setTimeout(() => void begin(), RETRY_MILLISECONDS);
+    if (session.is === "unreachable") retry = window.setTimeout(() => void start(), RETRY_MILLISECONDS);
     reopen();
   }
 
@@ -86,7 +86,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
 
   async function signedOut(): Promise<Session<Me>> {
     try {
-      return { is: "out", view: await application.signedOut(() => void begin()) };
+      return { is: "out", view: await application.signedOut(() => void start()) };
     } catch (thrown) {
       const error = failureOf(thrown);
       return { is: "unreachable", why: error.message };
@@ -120,7 +120,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
   }
 
   function open([path = "", ...rest]: string[]): View | null {
-    if (linked()) return application.linked.get(path)?.(() => void begin()) ?? null;
+    if (linked()) return application.linked.get(path)?.(() => void start()) ?? null;
     switch (session.is) {
       case "out":
         return session.view;
@@ -143,7 +143,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
         return html`<p class="alone quiet">Loading…</p>`;
       case "unreachable":
         return html`<div class="alone"><p>${session.why}</p><p class="quiet">Trying again by itself.</p>
-        <button @click=${() => void begin()}>Try now</button></div>`;
+        <button @click=${() => void start()}>Try now</button></div>`;
       case "out":
         return html`<div class="alone">${view?.draw()}</div>${notesTemplate()}`;
       case "in":
@@ -176,7 +176,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
     ${
       me.impersonation
         ? html`<p class="banner">Support session inside this account: it can look, not act.
-      <button @click=${endImpersonation}>End it</button></p>`
+      <button @click=${endImpersonation}>End impersonation</button></p>`
         : nothing
     }
     <main id="content" tabindex="-1">${view?.draw()}</main>
@@ -190,20 +190,20 @@ export function run<Me extends Person>(application: Application<Me>): void {
 
   async function signOut(): Promise<void> {
     await attempt(() => api.post("/auth/logout"));
-    await begin();
+    await start();
     go("/");
   }
 
   async function endImpersonation(): Promise<void> {
     await attempt(() => api.post("/impersonation/end"));
-    await begin();
+    await start();
   }
 
   addEventListener("hashchange", reopen);
   addEventListener("signed-out", () => {
-    if (session.is === "in" && !looking) void begin();
+    if (session.is === "in" && !looking) void start();
   });
   setInterval(changed, AGE_MILLISECONDS);
   mount(document.getElementById("app") as HTMLElement, draw);
-  void begin();
+  void start();
 }

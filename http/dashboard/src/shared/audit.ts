@@ -20,7 +20,7 @@ interface Check {
   unsealed_rows: number;
 }
 
-/** `chosen`: by what the list beside them is filtered. The form shows it, but for what a list is of one thing alone. */
+/** `chosen`: the filters of the list. The form shows them, except the one resource that a list may be limited to. */
 export function auditButtons(chosen: () => Values = () => ({})): Fragment {
   return html`<button @click=${() => exportEntries(chosen())}>Export</button><button @click=${verify}>Verify</button>`;
 }
@@ -28,7 +28,7 @@ export function auditButtons(chosen: () => Values = () => ({})): Fragment {
 function exportEntries(chosen: Values): void {
   const field = (name: string, label: string, more: Partial<Field> = {}): Field => ({ name, label, value: chosen[name] ?? "", ...more });
   ask({
-    title: "Export the audit",
+    title: "Export the audit log",
     text: "Every entry that is like this, one a line as JSON, the oldest first. What is left empty chooses nothing.",
     fields: [
       field("actor", "Who", { placeholder: "an address" }),
@@ -58,7 +58,7 @@ function exportEntries(chosen: Values): void {
   });
 }
 
-/** Days become the moments at which they begin here, and the last day is a part of what is asked. */
+/** Days become the moments at which they start in the viewer's time zone; the last day is included. */
 export function days(query: Values): Values {
   const { since, until } = query;
   const moments: Values = {};
@@ -73,7 +73,7 @@ export function days(query: Values): Values {
 
 function verify(): void {
   ask({
-    title: "Compare the audit with its seals",
+    title: "Verify the audit log",
     text: "Every row and every archive is read, and the first that is not as it was sealed is named.",
     fields: [{ name: "digest", label: "A digest of its log", hint: "one that was kept elsewhere; it has to be that of a seal" }],
     action: "Verify",

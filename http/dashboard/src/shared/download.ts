@@ -7,7 +7,7 @@ interface Chunk {
   size: number;
 }
 
-/** Give the browser a file that comes page by page; `page` fetches the one that begins there. */
+/** Give the browser a file that comes page by page; `page` fetches the page that starts at an offset. */
 export async function collect(
   name: string,
   page: (offset: number) => Promise<Chunk>,

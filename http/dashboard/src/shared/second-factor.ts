@@ -16,8 +16,8 @@ const PASSWORD: Field = {
   autocomplete: "current-password",
 };
 
-/** What an authenticator is told. */
-export function authenticatorTold(enrolment: Enrolment): TemplateResult {
+/** The secret of a new authenticator, as a QR code, a link and text. */
+export function authenticatorSecret(enrolment: Enrolment): TemplateResult {
   return html`<p>Have your authenticator read this, open <a href=${enrolment.url}>the link</a> on the device that it is on, or type the
       secret. It is shown this once.</p>
     <img class="qr" src=${enrolment.qr_code} alt="QR code of the secret below">
@@ -36,9 +36,9 @@ export function accountView(me: Person & { name: string }): View {
 
   const setUp = () =>
     ask({
-      title: "Sign in with a code as well",
+      title: "Set up a second factor",
       fields: [PASSWORD],
-      action: "Go on",
+      action: "Continue",
       submit: async (values) => {
         enrolment = await api.post<Enrolment>("/me/second-factor", values);
         changed();
@@ -57,7 +57,7 @@ export function accountView(me: Person & { name: string }): View {
       title: "New recovery codes",
       text: "The previous ones then stop working.",
       fields: [PASSWORD, CODE],
-      action: "Make new ones",
+      action: "Create",
       submit: async (values) => kept(await api.post<RecoveryCodes>("/me/second-factor/recovery-codes", values)),
     });
   const disable = () =>
@@ -87,9 +87,9 @@ export function accountView(me: Person & { name: string }): View {
         <p><button @click=${renew}>New recovery codes</button>
           ${state.required ? nothing : html`<button class="danger" @click=${disable}>Disable</button>`}</p>`
       : enrolment
-        ? html`${authenticatorTold(enrolment)}<p><button class="primary" @click=${confirm}>Type its code</button></p>`
-        : html`<p>You sign in with your password alone. With a second factor a code of an authenticator is asked for as well, so that
-            whoever has your password has nothing.</p>
+        ? html`${authenticatorSecret(enrolment)}<p><button class="primary" @click=${confirm}>Enter code</button></p>`
+        : html`<p>You sign in with your password alone. With a second factor you also enter a code of your authenticator, so that a
+            stolen password is not enough.</p>
           <p><button class="primary" @click=${setUp}>Set up a second factor</button></p>`;
   return {
     title: "Your account",

@@ -4,7 +4,7 @@ import { api, type ApiError, failureOf } from "./api";
 import type { CodeNeeded, LoginResult, SignedInByCode } from "./generated";
 import { address, changed, type View } from "./page";
 import { failure, inputs, valuesOf, type Field, type Fragment, type Values } from "./ui";
-import { authenticatorTold, CODE, recoveryCodes } from "./second-factor";
+import { authenticatorSecret, CODE, recoveryCodes } from "./second-factor";
 
 const NEW_PASSWORD: Field = {
   name: "password",
@@ -46,7 +46,7 @@ function codeStep({ pending, enrolment }: CodeNeeded, done: () => void): View {
     "Sign in with a code",
     "Sign in",
     enrolment
-      ? html`<p class="quiet">Administrators sign in with a code as well here.</p>${authenticatorTold(enrolment)}`
+      ? html`<p class="quiet">Administrators sign in with a code as well here.</p>${authenticatorSecret(enrolment)}`
       : html`<p class="quiet">Type the code that your authenticator shows, or one of your recovery codes. <a href="#/" @click=${again}>Back</a></p>`,
     [CODE],
     async (values) => {
@@ -55,7 +55,7 @@ function codeStep({ pending, enrolment }: CodeNeeded, done: () => void): View {
         done();
         return;
       }
-      return html`${recoveryCodes(signedIn.recovery_codes)}<button class="primary" @click=${done}>I have kept them</button>`;
+      return html`${recoveryCodes(signedIn.recovery_codes)}<button class="primary" @click=${done}>I have saved them</button>`;
     },
   );
 }

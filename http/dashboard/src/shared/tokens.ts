@@ -12,14 +12,14 @@ export function tokensView(scopes: { value: string; label: string }[], person?: 
   const tokens = new Resource<Page<Token>>((signal) => api.get("/tokens", { page_size: 200, ...whose }, signal), ["activity"]);
   const add = () =>
     ask({
-      title: "Make an API token",
+      title: "Create API token",
       fields: [
         { name: "name", label: "What it is for", required: true },
         several
           ? { name: "scopes", label: "May", kind: "choices", options: scopes, hint: "None: everything you may" }
           : { name: "scope", label: "May", kind: "select", options: [...scopes, { value: "", label: "everything you may" }] },
       ],
-      action: "Make the token",
+      action: "Create",
       submit: async (values) => {
         const narrowed = several ? chosen(values, "scopes") : given(values, ["scope"])["scope"];
         const made = await api.post<{ token: string }>("/tokens", {
@@ -45,10 +45,10 @@ export function tokensView(scopes: { value: string; label: string }[], person?: 
     title: person ? "Their API tokens" : "API tokens",
     draw: () => html`
       <div class="head"><h1>${person ? "Their API tokens" : "API tokens"}</h1><span class="gap"></span>
-        ${person ? nothing : html`<button class="primary" @click=${add}>Make a token</button>`}</div>
+        ${person ? nothing : html`<button class="primary" @click=${add}>Create token</button>`}</div>
       ${shown(tokens, (page) =>
         table(
-          ["Name", "Ends in", "May", "Made", "Used", ""],
+          ["Name", "Ends in", "May", "Created", "Used", ""],
           page.items.map(
             (token) => html`<tr>
         <td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes?.join(", ") ?? "everything its owner may"}</td>

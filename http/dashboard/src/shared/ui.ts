@@ -110,7 +110,7 @@ export function failure(error: ApiError | null): Fragment {
   return html`<p class="failure" role="alert">${error.message}${error.hint ? html`<br><span class="quiet">${error.hint}</span>` : nothing}</p>`;
 }
 
-/** A resource's content once it is there; before, a quiet line; beside it, its failure. */
+/** A resource's content once it is loaded, a quiet line until then, and its failure if there was one. */
 export function shown<T>(resource: Resource<T>, draw: (value: T) => Fragment): Fragment {
   return html`${failure(resource.error)}${resource.value !== null ? draw(resource.value) : resource.error ? nothing : html`<p class="quiet">Loading…</p>`}`;
 }

@@ -40,13 +40,10 @@ export interface Webhooks<E extends Endpoint> {
   kinds: Kind[];
   /** No event tells that a delivery has changed: the page reloads after each action, and has a button for it. */
   silent?: boolean;
-  /** What an endpoint is called: "an endpoint". */
-  one: string;
   empty: string;
   /** The events that it gets, in a row or in full. */
   events: (endpoint: E, inFull: boolean) => Fragment;
   tested: string;
-  again: string;
   add: (added: () => Promise<unknown>) => void;
   change: (endpoint: E, changed: () => Promise<unknown>) => void;
 }
@@ -59,10 +56,10 @@ export function endpointsView<E extends Endpoint>(webhooks: Webhooks<E>): View {
     path: webhooks.path,
     kinds: webhooks.kinds,
     searchable: true,
-    buttons: () => html`<button class="primary" @click=${() => webhooks.add(endpoints.load)}>Add ${webhooks.one}</button>`,
+    buttons: () => html`<button class="primary" @click=${() => webhooks.add(endpoints.load)}>Create webhook</button>`,
     rows: (all) =>
       table(
-        ["Address", "Told of", "", "Waiting", "Last delivered", "Secret"],
+        ["Address", "Events", "", "Waiting", "Last delivered", "Secret"],
         all.map(
           (one) => html`<tr>
         <td><a href="#${webhooks.page}/${one.id}">${one.url}</a></td><td>${webhooks.events(one, false)}</td><td>${enabled(one)}</td>
@@ -84,7 +81,7 @@ export function endpointView<E extends Endpoint>(webhooks: Webhooks<E>, id: stri
     kinds: webhooks.kinds,
     filters: [{ name: "status", label: "Status", options: ["pending", "delivered", "retrying", "failed"] }],
     buttons: () =>
-      html`${webhooks.silent ? html`<button @click=${() => void reload()}>Reload</button>` : nothing}<button @click=${test}>Send a test</button>`,
+      html`${webhooks.silent ? html`<button @click=${() => void reload()}>Reload</button>` : nothing}<button @click=${test}>Send test</button>`,
     rows: (all) =>
       table(
         ["Event", "Status", "Attempts", "Answer", "Sent", "Next attempt", ""],
@@ -93,7 +90,7 @@ export function endpointView<E extends Endpoint>(webhooks: Webhooks<E>, id: stri
         <td><button class="link" @click=${() => void look(path, one)}>${one.event}</button></td><td>${badge(one.status, one.error)}</td>
         <td>${one.attempts} of ${MOST_ATTEMPTS}</td><td>${answer(one)}</td><td>${when(one.attempted_at ?? one.created_at)}</td>
         <td>${when(one.next_attempt_at)}</td>
-        <td class="act">${one.next_attempt_at ? nothing : html`<button @click=${() => replay(one)}>Send again</button>`}</td></tr>`,
+        <td class="act">${one.next_attempt_at ? nothing : html`<button @click=${() => replay(one)}>Replay</button>`}</td></tr>`,
         ),
         "Nothing was sent yet. Deliveries are kept for 14 days, 500 at most.",
       ),
@@ -118,17 +115,17 @@ export function endpointView<E extends Endpoint>(webhooks: Webhooks<E>, id: stri
       <div class="head"><a class="quiet" href="#${webhooks.page}">${webhooks.title}</a><span class="quiet">/</span><h1>${new URL(now.url).host}</h1>${enabled(now)}</div>
       <p class="mono">${now.url}</p>
       ${facts([
-        ["Told of", webhooks.events(now, true)],
+        ["Events", webhooks.events(now, true)],
         ["Secret", html`<span class="mono">whsec_…${now.secret_last_four}</span>`],
-        ["Secret made", when(now.rotated_at ?? now.created_at)],
+        ["Secret created", when(now.rotated_at ?? now.created_at)],
         ["Waiting", String(now.waiting)],
         ["Last delivered", when(now.delivered_at)],
       ])}
       <p class="actions below">
         <button @click=${() => webhooks.change(now, reload)}>Change</button>
-        <button @click=${() => toggle(now)}>${now.enabled ? "Pause" : webhooks.again}</button>
-        <button @click=${() => rotate(path, reload)}>New secret</button>
-        <button class="danger" @click=${() => remove(webhooks, now)}>Remove</button></p>`,
+        <button @click=${() => toggle(now)}>${now.enabled ? "Disable" : "Enable"}</button>
+        <button @click=${() => rotate(path, reload)}>Rotate secret</button>
+        <button class="danger" @click=${() => remove(webhooks, now)}>Delete</button></p>`,
     )}
       ${deliveries.draw()}`,
     dispose: () => {
@@ -145,7 +142,7 @@ export function secretShown(made: { secret: string }): TemplateResult {
 }
 
 function enabled(endpoint: Endpoint): Fragment {
-  return endpoint.enabled ? badge("active") : badge("paused");
+  return endpoint.enabled ? badge("active") : badge("disabled");
 }
 
 function answer(one: Delivery): Fragment {
@@ -170,9 +167,9 @@ async function look(path: string, one: Delivery): Promise<void> {
 
 function rotate(path: string, rotated: () => Promise<unknown>): void {
   ask({
-    title: "Make a new secret?",
+    title: "Rotate the secret?",
     text: "The old secret stops working at once, for retries too.",
-    action: "Make a new one",
+    action: "Rotate",
     dangerous: true,
     submit: async () => {
       const made = await api.post<{ secret: string }>(`${path}/rotate`);
@@ -184,9 +181,9 @@ function rotate(path: string, rotated: () => Promise<unknown>): void {
 
 function remove<E extends Endpoint>(webhooks: Webhooks<E>, endpoint: E): void {
   ask({
-    title: "Remove the webhook?",
+    title: "Delete the webhook?",
     text: `${endpoint.url} gets nothing from now on, and its delivery history is deleted.`,
-    action: "Remove",
+    action: "Delete",
     dangerous: true,
     submit: async () => {
       await api.delete(`${webhooks.path}/${endpoint.id}`);

@@ -45,7 +45,7 @@ async def test_files_are_uploaded_arranged_packed_and_downloaded(panel: PanelPag
         browser.shows("Nothing is in this folder")
         browser.press("New folder")
         browser.fill("Name", "photos & more")
-        browser.press("Make")
+        browser.press("Create")
         browser.follow("photos & more")
         browser.page.get_by_label("Upload", exact=True).set_input_files(
             {"name": "large.bin", "mimeType": "application/octet-stream", "buffer": LARGE}
@@ -70,9 +70,9 @@ async def test_files_are_uploaded_arranged_packed_and_downloaded(panel: PanelPag
         expect(browser.row("renamed-copy.bin")).to_have_count(1)
 
         browser.page.get_by_label("Choose renamed-copy.bin").check()
-        browser.press("Pack")
+        browser.press("Compress")
         browser.fill("Archive", "packed.zip")
-        browser.press("Pack")
+        browser.press("Compress")
         browser.follow("site")
         expect(browser.row("packed.zip")).to_have_count(1)
         browser.page.get_by_label("Choose photos & more").check()
@@ -154,14 +154,14 @@ async def test_a_text_is_edited_and_nobody_elses_change_is_lost_unseen(panel: Pa
         browser.shows("Somebody else has changed the file")
         assert written.read_bytes() == b"theirs\n"
         browser.choose("Version to keep", "theirs")
-        browser.press("Go on")
+        browser.press("Continue")
         expect(text).to_have_value("theirs\n")
 
         written.write_bytes(b"theirs again\n")
         text.fill("mine\n")
         browser.press("Save")
         browser.choose("Version to keep", "mine")
-        browser.press("Go on")
+        browser.press("Continue")
         # Where it says "not saved" until then.
         expect(browser.page.locator("main .head .quiet").last).to_have_text("5 B")
         assert written.read_bytes() == b"mine\n"
@@ -169,7 +169,7 @@ async def test_a_text_is_edited_and_nobody_elses_change_is_lost_unseen(panel: Pa
         text.fill("unsaved")
         browser.follow("Back to the files")
         browser.shows("Leave without saving?")
-        browser.press("Forget them")
+        browser.press("Discard")
         expect(browser.row("notes.txt")).to_have_count(1)
 
     await panel.browse(visit)

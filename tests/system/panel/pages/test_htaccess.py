@@ -24,7 +24,7 @@ async def test_each_line_has_a_verdict_and_its_reason(panel: PanelPages) -> None
         browser.sign_in(ADA)
         browser.follow("shop.example.org")
         browser.follow(".htaccess")
-        browser.shows("Some of .htaccess files is not so here")
+        browser.shows(".htaccess files need attention")
         expect(browser.row("Options -Indexes").first).to_contain_text("same")
         expect(browser.row("Require ip").first).to_contain_text("blocks")
         expect(browser.row("Require ip").first).to_contain_text("would be open here")

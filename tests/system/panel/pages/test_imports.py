@@ -42,7 +42,7 @@ async def test_an_archive_is_gone_through_item_by_item_and_becomes_a_site(
         def visit(browser: Browser) -> None:
             browser.sign_in(ADA)
             browser.follow("Imports")
-            browser.page.get_by_label("Upload an archive", exact=True).set_input_files(archive)
+            browser.page.get_by_label("Upload archive", exact=True).set_input_files(archive)
             browser.shows("The plan")
             expect(browser.row("mailboxes are not imported").first).to_contain_text("leave out")
             browser.page.get_by_label(f"Import site {ADDON}", exact=True).uncheck()
@@ -53,7 +53,7 @@ async def test_an_archive_is_gone_through_item_by_item_and_becomes_a_site(
 
             browser.follow("Imports")
             browser.follow("cpmove-ada.tar.gz")
-            browser.shows("1 site made of it")
+            browser.shows("1 site created")
             browser.follow(MAIN)
             browser.follow("Migration")
             browser.shows("It was not compared yet")

@@ -33,7 +33,7 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
         browser.sign_in(ADA)
         browser.follow("shop.example.org")
         browser.page.get_by_role("navigation", name="Of this site").get_by_role("link", name="Members").click()
-        browser.press("Invite somebody")
+        browser.press("Invite member")
         browser.fill("Email", BOB)
         browser.choose("Role", "viewer")
         browser.press("Invite")
@@ -54,12 +54,12 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
         expect(tabs.get_by_role("link", name="Members")).to_have_count(0)
         browser.follow("Domains")
         browser.shows("No path is sent elsewhere")
-        expect(browser.page.get_by_role("button", name="Add a redirect")).to_have_count(0)
+        expect(browser.page.get_by_role("button", name="Create redirect")).to_have_count(0)
 
     def owner_again(browser: Browser) -> None:
         browser.sign_in(ADA)
         browser.page.get_by_role("link", name="Members", exact=True).click()
-        browser.row(BOB).get_by_role("button", name="Change the role").click()
+        browser.row(BOB).get_by_role("button", name="Change role").click()
         browser.choose("Role", "editor")
         browser.press("Change")
         expect(browser.row(BOB)).to_contain_text("editor")
@@ -96,21 +96,21 @@ READS_FILES_OF_SERVERS = {"developer", "manager"}
 OFFERED: dict[str, set[str]] = {
     "viewer": set(),
     "editor": {"New folder", "New file"},
-    "developer": {"New folder", "New file", "Create a database", "Add a task"},
+    "developer": {"New folder", "New file", "Create database", "Create task"},
     "manager": {
         "New folder",
         "New file",
-        "Create a database",
-        "Add a task",
-        "Add a name",
-        "Add a redirect",
-        "Ask for a password",
-        "Deny a path",
-        "Add a record",
-        "Add an account",
+        "Create database",
+        "Create task",
+        "Add domain",
+        "Create redirect",
+        "Protect path",
+        "Deny path",
+        "Create record",
+        "Create account",
         "Back up now",
-        "Change the site",
-        "Upload one of your own",
+        "Change site",
+        "Upload certificate",
     },
 }
 """By role, of the buttons that begin something on a page of a site, those that are there."""
@@ -162,9 +162,9 @@ async def test_a_member_of_one_site_is_shown_nothing_of_its_domain_and_a_new_rol
         expect(tabs.get_by_role("link")).to_have_text([tab for tab in TABS if tab not in ("DNS", ".htaccess")])
         tabs.get_by_role("link", name="Databases").click()
         browser.shows("No databases yet")
-        expect(browser.page.get_by_role("button", name="Create a database")).to_have_count(0)
+        expect(browser.page.get_by_role("button", name="Create database")).to_have_count(0)
         trio.from_thread.run(developer, trio_token=browser.trio_token)
-        expect(browser.page.get_by_role("button", name="Create a database")).to_be_visible()
+        expect(browser.page.get_by_role("button", name="Create database")).to_be_visible()
 
     async def developer() -> None:
         await panel.core.database.execute("UPDATE account_members SET role = 'developer' WHERE user_id = $1", bob)
@@ -183,7 +183,7 @@ async def test_a_site_is_created_by_managers_of_a_whole_account(panel: PanelPage
         browser.sign_in(BOB)
         expect(browser.row("shop.example.org")).to_be_visible()
         browser.page.wait_for_load_state("networkidle")
-        expect(browser.page.get_by_role("button", name="Create a site")).to_have_count(offered)
+        expect(browser.page.get_by_role("button", name="Create site")).to_have_count(offered)
 
     await panel.browse(visit)
 

@@ -80,11 +80,11 @@ async def test_an_operation_without_a_page_of_its_own_is_done_by_its_form(panel:
         browser.follow("domain.add")
         browser.choose("Site", "shop.example.org")
         browser.fill("Name", "www.shop.example.org")
-        browser.press("Do it")
+        browser.press("Run")
         expect(browser.page.get_by_role("status").first).to_contain_text("www.shop.example.org")
 
         browser.fill("Name", "not a name")
-        browser.press("Do it")
+        browser.press("Run")
         expect(browser.page.get_by_role("alert")).to_be_visible()
 
     await panel.browse(visit)

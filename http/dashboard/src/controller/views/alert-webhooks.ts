@@ -1,4 +1,4 @@
-/** Webhooks of alerts: where the controller sends them. */
+/** Webhooks that receive the controller's alerts. */
 import { api } from "../../shared/api";
 import type { View } from "../../shared/page";
 import { ask, type Field } from "../../shared/ui";
@@ -11,21 +11,19 @@ const LEAST = [
 ];
 
 const WEBHOOKS: Webhooks<AlertWebhook> = {
-  title: "Webhooks of alerts",
+  title: "Alert webhooks",
   path: "/alerts/webhooks",
   page: "/alert-webhooks",
   kinds: ["alert"],
   silent: true,
-  one: "a receiver",
   empty: "No webhook receives alerts. A receiver is an https:// URL that each alert is sent to, signed.",
   events: ({ least }) => LEAST.find((each) => each.value === least)?.label ?? least,
   tested: "A test is on its way, about no alert.",
-  again: "Use it again",
   add: (added) =>
     ask({
-      title: "Add a receiver",
+      title: "Create webhook",
       text: "It gets the open alerts, and each alert when it opens, is acknowledged or closes.",
-      action: "Add",
+      action: "Create",
       fields: wishes(),
       submit: async (values) => {
         const made = await api.post<AlertWebhookSecret>("/alerts/webhooks", values);
@@ -35,7 +33,7 @@ const WEBHOOKS: Webhooks<AlertWebhook> = {
     }),
   change: (now, changed) =>
     ask({
-      title: "Change the receiver",
+      title: "Change webhook",
       action: "Save",
       fields: wishes(now),
       submit: async (values) => {
@@ -48,7 +46,7 @@ const WEBHOOKS: Webhooks<AlertWebhook> = {
 function wishes(now?: AlertWebhook): Field[] {
   return [
     { name: "url", label: "Address", value: now?.url ?? "", placeholder: "https://example.org/hooks/alerts", required: true },
-    { name: "least", label: "Told of", kind: "select", value: now?.least ?? "critical", options: LEAST },
+    { name: "least", label: "Alerts", kind: "select", value: now?.least ?? "critical", options: LEAST },
   ];
 }
 

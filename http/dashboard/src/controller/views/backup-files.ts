@@ -34,7 +34,7 @@ export function backupFilesView(machineId: string, backupId: string): View {
     return found;
   });
 
-  const begin = async () => {
+  const openFiles = async () => {
     const task = await api.post<Task>(`/vms/${machineId}/backups/${backupId}/files`);
     opening?.dispose();
     opening = new Resource<Task>(
@@ -61,11 +61,11 @@ export function backupFilesView(machineId: string, backupId: string): View {
     fetching = { name: entry.name, got: 0, size: entry.size_bytes, stop };
     changed();
     let version: string | undefined;
-    const part = async (begin: number) => {
+    const part = async (start: number) => {
       const query = {
         volume,
         path: `${path === "/" ? "" : path}/${entry.name}`,
-        offset: begin,
+        offset: start,
         limit: PART_BYTES,
         ...(version ? { version } : {}),
       };
@@ -92,7 +92,7 @@ export function backupFilesView(machineId: string, backupId: string): View {
     return html`${failure(opening?.error ?? null)}
       ${task?.status === "failed" || task?.status === "cancelled" ? html`<p class="failure" role="alert">${task.error_message ?? task.message}</p>` : nothing}
       <p class="empty">The files of this backup are not open. Opening it takes as long as a restoration; the machine is left as it is.</p>
-      <p><button class="primary" @click=${() => void attempt(begin)}>Open files</button></p>`;
+      <p><button class="primary" @click=${() => void attempt(openFiles)}>Open files</button></p>`;
   };
 
   const row = (shown: BackupFolder, entry: BackupEntry): TemplateResult => {

@@ -36,8 +36,8 @@ async function form(me: Me): Promise<void> {
     return;
   }
   const key = crypto.randomUUID();
-  const begin = ready[0]?.id ?? "";
-  const fromIso = (values: Values) => isIso(ready, values["image_id"] ?? begin);
+  const initial = ready[0]?.id ?? "";
+  const fromIso = (values: Values) => isIso(ready, values["image_id"] ?? initial);
   const access: Field[] = [
     {
       name: "access_mode",
@@ -70,7 +70,7 @@ async function form(me: Me): Promise<void> {
       name: "image_id",
       label: "Image",
       kind: "select",
-      value: begin,
+      value: initial,
       options: systems(ready),
       hint: "from an ISO it is installed by you, on its console",
     },
@@ -122,7 +122,7 @@ async function form(me: Me): Promise<void> {
     { name: "restart_policy", label: "Restart", kind: "select", options: RESTART_POLICIES },
   ];
   ask({
-    title: "Create a machine",
+    title: "Create machine",
     fields: (values) => [...fields, ...(fromIso(values) ? [] : access)],
     action: "Create",
     submit: async (values) => {

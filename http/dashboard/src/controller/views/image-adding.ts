@@ -35,10 +35,10 @@ const BY_SYSTEM = [{ value: "", label: "as its system needs" }];
 
 export function addImage(done: () => Promise<void>): void {
   ask({
-    title: "Add an image",
+    title: "Create image",
     wide: true,
     fields,
-    action: "Add",
+    action: "Create",
     submit: async (values) => {
       const disk = values["kind"] === "disk";
       const digest = given(values, ["digest"])["digest"];

@@ -18,7 +18,7 @@ export function imagesView(me: Me): View {
     });
   const actions = (image: Image): Fragment => html`
     ${image.source === "file" && image.digest === null ? itsFile(image, () => images.load()) : nothing}
-    ${image.digest !== null && image.enabled ? html`<button aria-label="Bring ${image.name} to a node" @click=${() => void bring(image)}>Bring to a node</button>` : nothing}
+    ${image.digest !== null && image.enabled ? html`<button aria-label="Pull ${image.name} to a node" @click=${() => void bring(image)}>Pull to node</button>` : nothing}
     <button @click=${() => toggle(image)}>${image.enabled ? "Disable" : "Enable"}</button>`;
   return {
     title: "Images",
@@ -27,7 +27,7 @@ export function imagesView(me: Me): View {
         ${
           manager
             ? html`<button @click=${() => void attempt(() => api.post("/images/refresh"), "Reading the publishers' checksums.")}>Refresh catalogue</button>
-              <button class="primary" @click=${() => addImage(() => images.load())}>Add an image</button>`
+              <button class="primary" @click=${() => addImage(() => images.load())}>Create image</button>`
             : nothing
         }</div>
       ${shown(images, (all) =>
@@ -67,12 +67,12 @@ async function bring(image: Image): Promise<void> {
   await attempt(async () => {
     const nodes = await firstOf<Node>("/nodes");
     ask({
-      title: `Bring ${image.name} to a node`,
+      title: `Pull ${image.name} to a node`,
       text: nodes.length ? "Its file is fetched and checked now, ahead of the first machine." : "There is no node yet.",
       fields: nodes.length
         ? [{ name: "node_id", label: "Node", kind: "select", options: nodes.map((node) => ({ value: node.id, label: node.name })) }]
         : [],
-      action: nodes.length ? "Bring it" : "",
+      action: nodes.length ? "Pull" : "",
       submit: async (values) => {
         await api.post(`/images/${image.id}/pull`, { node_id: values["node_id"] });
         note(`${image.name} is on its way; its task says how far it is.`);

@@ -16,7 +16,7 @@ export function machineBackups(me: Me, id: string, machine: () => Machine | null
       const settled = now !== null && (now.status === "running" || now.status === "stopped");
       return html`
         <div class="head"><h2>Backups</h2><span class="gap"></span>${
-          settled && staff ? html`<button @click=${() => begin(now)}>Back up now</button>` : nothing
+          settled && staff ? html`<button @click=${() => backUp(now)}>Back up now</button>` : nothing
         }</div>
         ${shown(backups, (all) =>
           table(
@@ -39,7 +39,7 @@ function row(machine: Machine | null, backup: Backup): TemplateResult {
 </td></tr>`;
 }
 
-function begin(machine: Machine): void {
+function backUp(machine: Machine): void {
   ask({
     title: `Back up ${machine.name}`,
     text: "Its disks are copied while it goes on. It takes no other order until then, but a forced stop, which ends the backup.",

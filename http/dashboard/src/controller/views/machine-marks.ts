@@ -17,7 +17,7 @@ export function markFacts(machine: Machine): [string, Fragment][] {
     [
       "Protected",
       html`${machine.protected ? "from being deleted and reinstalled" : "no"}
-        <button @click=${() => void protect(machine)}>${machine.protected ? "Take off" : "Protect"}</button>`,
+        <button @click=${() => void protect(machine)}>${machine.protected ? "Unprotect" : "Protect"}</button>`,
     ],
   ];
 }

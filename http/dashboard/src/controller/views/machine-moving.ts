@@ -14,7 +14,7 @@ const MEANS = {
 
 export function movingButton(me: Me, machine: Machine): Fragment {
   if (me.role !== "administrator" || (machine.status !== "running" && machine.status !== "stopped")) return nothing;
-  return html`<button @click=${() => void attempt(() => move(machine))}>Move</button>`;
+  return html`<button @click=${() => void attempt(() => move(machine))}>Migrate</button>`;
 }
 
 /** The key makes a repeated submit the same order. */
@@ -33,7 +33,7 @@ async function move(machine: Machine): Promise<void> {
   const key = crypto.randomUUID();
   const target = (values: Values) => fit.find((each) => each.node_id === values["node_id"]) ?? first;
   ask({
-    title: `Move ${machine.name}`,
+    title: `Migrate ${machine.name}`,
     fields: [
       {
         name: "node_id",
@@ -49,7 +49,7 @@ async function move(machine: Machine): Promise<void> {
         ${notLive.length ? html`<p>It cannot move live:</p>${listed(notLive)}` : nothing}
         ${unfit.length ? html`<p>These cannot take it:</p>${reasons(unfit)}` : nothing}`;
     },
-    action: "Move",
+    action: "Migrate",
     submit: async (values) => {
       const { node_id, mode } = target(values);
       await api.post(`/vms/${machine.id}/migrate`, { node_id, restart: mode === "restart", idempotency_key: key });

@@ -27,8 +27,8 @@ export function machineNetworking(me: Me, vm: Owned): Part {
 function buttons(me: Me, vm: Owned, networking: Resource<MachineNetworking>): TemplateResult {
   const now = networking.value as MachineNetworking;
   return html`
-    ${now.nics.length ? html`<button @click=${() => attach(vm, networking)}>Attach an address</button>` : nothing}
-    <button @click=${() => void attempt(() => chooseGroups(vm, networking))}>Choose groups</button>
+    ${now.nics.length ? html`<button @click=${() => attach(vm, networking)}>Attach address</button>` : nothing}
+    <button @click=${() => void attempt(() => chooseGroups(vm, networking))}>Set security groups</button>
     ${me.role === "administrator" ? html`<button @click=${() => capRate(vm, networking)}>Rate cap</button>` : nothing}`;
 }
 
@@ -132,7 +132,7 @@ function attach(vm: Owned, networking: Resource<MachineNetworking>): void {
       : []),
   ];
   ask({
-    title: `Attach an address to ${vm.name}`,
+    title: `Attach address to ${vm.name}`,
     text: "A running guest gets it through its agent; any other reads it at its next start.",
     fields,
     action: "Attach",

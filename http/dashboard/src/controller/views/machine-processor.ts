@@ -1,4 +1,4 @@
-/** The processor that a machine's guest is shown, and the dialog by which an administrator chooses another. */
+/** The processor model that a machine's guest sees, and the dialog in which an administrator changes it. */
 import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
 import { ask, type Fragment } from "../../shared/ui";

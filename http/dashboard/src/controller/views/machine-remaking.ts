@@ -14,7 +14,7 @@ export function remakingButtons(me: Me, machine: Machine): Fragment {
     <button class="danger" @click=${() => void attempt(() => reinstall(machine))}>Reinstall</button>`;
 }
 
-/** Customers choose a plan; whoever looks after the service may give sizes as well. */
+/** Customers choose a plan; administrators and staff may give sizes as well. */
 async function resize(me: Me, machine: Machine): Promise<void> {
   const plans = (await firstOf<Plan>("/plans")).filter((plan) => plan.enabled && plan.disk_gib >= machine.disk_gib);
   const sizes = me.role === "customer" ? [] : [{ value: "", label: "sizes of its own, with the plan that it has" }];
@@ -26,7 +26,7 @@ async function resize(me: Me, machine: Machine): Promise<void> {
     note("No plan has a disk as large as this machine's, and a disk only grows.", true);
     return;
   }
-  const begin = options.some((option) => option.value === machine.plan_id) ? (machine.plan_id ?? "") : (options[0]?.value ?? "");
+  const initial = options.some((option) => option.value === machine.plan_id) ? (machine.plan_id ?? "") : (options[0]?.value ?? "");
   const own: Field[] = [
     { name: "vcpus", label: "Processors", kind: "number", least: 1, value: String(machine.vcpus), required: true },
     { name: "memory_mib", label: "Memory, in MiB", kind: "number", least: 1, value: String(machine.memory_mib), required: true },
@@ -45,7 +45,7 @@ async function resize(me: Me, machine: Machine): Promise<void> {
     label: "Shut it down and start it again, for other processors or memory",
     kind: "checkbox",
   };
-  const plan = (values: Values) => values["plan_id"] ?? begin;
+  const plan = (values: Values) => values["plan_id"] ?? initial;
   ask({
     title: `Resize ${machine.name}`,
     text:
@@ -53,7 +53,7 @@ async function resize(me: Me, machine: Machine): Promise<void> {
         ? "A larger disk is there at once. Other processors or memory take a restart: the guest is shut down in order, and left running and unchanged if it does not obey within 90 seconds."
         : "The disk only grows. The guest has the new size when it is started.",
     fields: (values) => [
-      { name: "plan_id", label: "Plan", kind: "select", value: begin, options },
+      { name: "plan_id", label: "Plan", kind: "select", value: initial, options },
       ...(plan(values) ? [] : own),
       ...(machine.status === "running" ? [restart] : []),
     ],

@@ -10,7 +10,7 @@ export function rescueButton(machine: Machine): Fragment {
   if (machine.status !== "running" && machine.status !== "stopped") return nothing;
   return machine.rescue_since
     ? html`<button @click=${() => end(machine)}>End rescue</button>`
-    : html`<button @click=${() => begin(machine)}>Rescue</button>`;
+    : html`<button @click=${() => start(machine)}>Rescue</button>`;
 }
 
 export function rescueBadge(machine: Machine): Fragment {
@@ -24,7 +24,7 @@ export function rescueNote(machine: Machine): Fragment {
 }
 
 /** The key makes a repeated submit the same order. */
-function begin(machine: Machine): void {
+function start(machine: Machine): void {
   const key = crypto.randomUUID();
   ask({
     title: `Put ${machine.name} into rescue`,

@@ -14,7 +14,7 @@ export function machineSnapshots(id: string, machine: () => Machine | null): Par
       const now = machine();
       const settled = now !== null && (now.status === "running" || now.status === "stopped");
       return html`
-        <div class="head"><h2>Snapshots</h2><span class="gap"></span>${settled ? html`<button @click=${() => take(now)}>Take a snapshot</button>` : nothing}</div>
+        <div class="head"><h2>Snapshots</h2><span class="gap"></span>${settled ? html`<button @click=${() => take(now)}>Take snapshot</button>` : nothing}</div>
         ${shown(snapshots, (all) =>
           table(
             ["Name", "State", "Taken", "File systems", "Restored", ""],
@@ -39,7 +39,7 @@ function row(machine: Machine | null, snapshot: Snapshot): TemplateResult {
 
 function take(machine: Machine): void {
   ask({
-    title: `Take a snapshot of ${machine.name}`,
+    title: `Take snapshot of ${machine.name}`,
     text: "Of its disks, not of its memory. It stays on the machine's node, and ends when the machine is reinstalled or restored from a backup.",
     fields: [{ name: "name", label: "Name", required: true, placeholder: "before-upgrade" }],
     action: "Take",

@@ -1,4 +1,4 @@
-/** A machine's transfer: this month beside its allowance, a year of months, and what was decided about it. */
+/** A machine's transfer: this month against its allowance, the last year by month, and the decisions about it. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
 import { months } from "../charts";

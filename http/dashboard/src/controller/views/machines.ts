@@ -19,7 +19,7 @@ export function machinesView(me: Me): View {
     kinds: ["vm"],
     searchable: true,
     filters: [{ name: "status", label: "Status", options: STATUSES }],
-    buttons: () => html`<button class="primary" @click=${() => void createMachine(me)}>Create a machine</button>`,
+    buttons: () => html`<button class="primary" @click=${() => void createMachine(me)}>Create machine</button>`,
     before: () => chosenLabel(address().query.get("label")),
     rows: (machines) => machinesTable(machines, me.role !== "customer"),
   });

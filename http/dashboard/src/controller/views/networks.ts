@@ -14,13 +14,13 @@ export function networksView(): View {
   return {
     title: "Networks",
     draw: () => html`
-      <div class="head"><h1>Networks</h1><span class="gap"></span><button class="primary" @click=${() => addNetwork(done)}>Add a network</button></div>
+      <div class="head"><h1>Networks</h1><span class="gap"></span><button class="primary" @click=${() => addNetwork(done)}>Create network</button></div>
       ${shown(
         networks,
         (all) => html`${all.map(
           (network) => html`
         <section><div class="head"><h2>${network.name}</h2><span class="quiet">${network.default ? "new machines are on it · " : ""}MTU ${network.mtu}</span><span class="gap"></span>
-          <button @click=${() => void attempt(() => addPool(network, done))}>Add a pool</button>
+          <button @click=${() => void attempt(() => addPool(network, done))}>Add pool</button>
           <button @click=${() => changeNetwork(network, done)}>Change</button>
           <button class="danger" @click=${() => removeNetwork(network, done)}>Delete</button></div>
         ${table(

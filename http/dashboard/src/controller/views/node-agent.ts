@@ -1,4 +1,4 @@
-/** A node's agent: its release, and replacing it by the one that the controller brings. */
+/** A node's agent: its release, and its upgrade to the release that the controller brings. */
 import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
 import type { Node } from "../model";
@@ -19,7 +19,7 @@ export function agentFacts(node: Node): [string, Fragment][] {
 export function upgradeButton(node: Node): Fragment {
   if (node.agent?.upgrade !== "available" && node.agent?.upgrade !== "failed") return nothing;
   const upgrade = () => void attempt(() => api.post(`/nodes/${node.id}/upgrade`), "The agent is being replaced. Machines run on.");
-  return html`<button @click=${upgrade}>Upgrade the agent</button>`;
+  return html`<button @click=${upgrade}>Upgrade agent</button>`;
 }
 
 export function upgradeAll(): void {

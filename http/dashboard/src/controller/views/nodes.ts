@@ -18,7 +18,7 @@ export function nodesView(): View {
       { name: "mode", label: "Mode", options: ["managed", "observe"] },
     ],
     buttons: () => html`<button @click=${upgradeAll}>Upgrade agents</button>
-      <button class="primary" @click=${() => void attempt(addNode)}>Add a node</button>`,
+      <button class="primary" @click=${() => void attempt(addNode)}>Add node</button>`,
     rows: (nodes) =>
       nodes.length
         ? html`<div class="scroll"><table>
@@ -37,7 +37,7 @@ export function nodesView(): View {
 async function addNode(): Promise<void> {
   const locations = await firstOf<Named>("/locations");
   ask({
-    title: "Add a node",
+    title: "Add node",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "node-1" },
       {
@@ -56,7 +56,7 @@ async function addNode(): Promise<void> {
         ],
       },
     ],
-    action: "Make a token",
+    action: "Create token",
     submit: async (values) => {
       const made = await api.post<NodeBootstrap>("/nodes/bootstrap", values);
       return html`<p>Run this on ${made.name}, as root. The token in it is shown this once, and works once.</p>${secret(made.command)}`;

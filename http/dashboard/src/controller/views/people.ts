@@ -17,7 +17,7 @@ export function peopleView(me: Me): View {
       { name: "role", label: "Role", options: ["administrator", "staff", "customer"] },
       { name: "status", label: "Status", options: ["active", "suspended"] },
     ],
-    buttons: () => html`<button class="primary" @click=${add}>Add a person</button>`,
+    buttons: () => html`<button class="primary" @click=${add}>Create user</button>`,
     rows: (people) => html`<div class="scroll"><table>
       <thead><tr><th scope="col">Email</th><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Status</th><th scope="col">Signed in</th><th></th></tr></thead>
       <tbody>${people.map(
@@ -52,7 +52,7 @@ function actions(person: Person): TemplateResult {
             "Start",
             "impersonate",
             () => location.replace("/"),
-          )}>Support session</button>`
+          )}>Impersonate</button>`
         : nothing
     }
     ${
@@ -97,7 +97,7 @@ function restore(person: Person): void {
 
 function add(): void {
   ask({
-    title: "Add a person",
+    title: "Create user",
     fields: [
       { name: "email", label: "Email", kind: "email", required: true },
       { name: "name", label: "Name", required: true },
@@ -116,7 +116,7 @@ function add(): void {
         hint: "12 to 128 characters, three of: lowercase, uppercase, digits, symbols. Left empty, the person is mailed an invitation to choose one.",
       },
     ],
-    action: "Add",
+    action: "Create",
     submit: async ({ password, ...person }) =>
       void (await api.post("/users", password ? { ...person, password } : { ...person, invite: true })),
   });

@@ -14,7 +14,7 @@ export function plansView(): View {
     path: "/plans",
     kinds: ["activity"],
     searchable: true,
-    buttons: () => html`<button class="primary" @click=${() => add(done)}>Add a plan</button>`,
+    buttons: () => html`<button class="primary" @click=${() => add(done)}>Create plan</button>`,
     rows: (all) =>
       table(
         ["Name", "Size", "IPv4", "Traffic a month", "", ""],
@@ -53,7 +53,7 @@ function policy(plan: TrafficPolicy): Fragment {
   return html`${size(plan.traffic_gib * 1024)} <span class="quiet">${counted}, then ${then}</span>`;
 }
 
-/** The form begins with what was asked for last, in force or not. */
+/** The form starts with the policy that was requested last, in force or not. */
 function changeTraffic(plan: Plan, done: () => Promise<void>): void {
   const last = plan.traffic_pending ?? plan;
   const options = (...values: [string, string][]) => values.map(([value, label]) => ({ value, label }));
@@ -134,14 +134,14 @@ function change(plan: Plan, done: () => Promise<void>): void {
 
 function add(done: () => Promise<void>): void {
   ask({
-    title: "Add a plan",
+    title: "Create plan",
     wide: true,
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "Small" },
       { name: "slug", label: "Short name", required: true, placeholder: "small" },
       ...sizes({ vcpus: 1, memory_mib: 1024, disk_gib: 10, ipv4_count: 1 }),
     ],
-    action: "Add",
+    action: "Create",
     submit: async (values) => {
       await api.post("/plans", { ...given(values, ["name", "slug"]), ...givenNumbers(values, SIZES) });
       await done();

@@ -9,13 +9,13 @@ type Done = () => Promise<void>;
 
 export function addNetwork(done: Done): void {
   ask({
-    title: "Add a network",
+    title: "Create network",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "public" },
       { name: "mtu", label: "MTU", kind: "number", value: "1500" },
       { name: "default", label: "New machines are on it", kind: "checkbox" },
     ],
-    action: "Add",
+    action: "Create",
     submit: async (values) => {
       await api.post("/networks", { ...given(values, ["name"]), ...givenNumbers(values, ["mtu"]), default: values["default"] === "on" });
       await done();
@@ -59,7 +59,7 @@ export function removeNetwork(network: Network, done: Done): void {
 export async function addPool(network: Network, done: Done): Promise<void> {
   const [locations, nodes] = await places();
   ask({
-    title: `Add a pool to ${network.name}`,
+    title: `Add pool to ${network.name}`,
     text: "The block of addresses and its family never change; everything else can.",
     wide: true,
     fields: [
@@ -67,7 +67,7 @@ export async function addPool(network: Network, done: Done): Promise<void> {
       { name: "cidr", label: "Block", required: true, placeholder: "198.51.100.0/24 or 2001:db8:100::/48" },
       ...poolFields(null, locations, nodes),
     ],
-    action: "Add the pool",
+    action: "Add pool",
     submit: async (values) => {
       await api.post(`/networks/${network.id}/pools`, {
         ...given(values, ["name", "cidr"]),
@@ -178,7 +178,7 @@ function poolValues(values: Values) {
 
 export function reserve(pool: Pool, done: Done): void {
   ask({
-    title: `Set addresses of ${pool.name} aside`,
+    title: `Reserve addresses of ${pool.name}`,
     text: "No machine is given them until the reservation is removed.",
     fields: [
       { name: "ip", label: "Address", required: true },

@@ -65,7 +65,7 @@ export function poolView(id: string): View {
         (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.enabled ? "active" : "disabled")}<span class="gap"></span>
         <button @click=${() => reserve(now, done)}>Reserve</button>
-        <button @click=${() => block(now, done)}>Block an address</button>
+        <button @click=${() => block(now, done)}>Block address</button>
         <button @click=${() => void attempt(() => changePool(now, done))}>Change</button>
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${facts([

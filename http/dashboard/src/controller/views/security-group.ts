@@ -49,7 +49,7 @@ export function securityGroupView(id: string): View {
       ])}
       <div class="head"><h2>Rules</h2><span class="gap"></span>
         ${PRESETS.map((preset) => html`<button title="Let ${preset.label} come in" @click=${() => void attempt(() => allow(group, preset.rules))}>+ ${preset.label}</button>`)}
-        <button class="primary" @click=${() => add(group)}>Add a rule</button></div>
+        <button class="primary" @click=${() => add(group)}>Add rule</button></div>
       ${table(
         ["Direction", "Action", "What", "Other side", "Note", ""],
         now.rules.map(
@@ -131,11 +131,11 @@ function add(group: Resource<SecurityGroup>): void {
     { name: "note", label: "Note" },
   ];
   ask({
-    title: `Add a rule to ${now.name}`,
+    title: `Add rule to ${now.name}`,
     text: reach(now),
     fields,
     wide: true,
-    action: "Add the rule",
+    action: "Add rule",
     submit: async (values: Values) => {
       await api.post(`/security-groups/${now.id}/rules`, {
         ...given(values, ["direction", "action", "protocol", "cidr", "note"]),
@@ -149,7 +149,7 @@ function add(group: Resource<SecurityGroup>): void {
 function removeRule(group: Resource<SecurityGroup>, rule: Rule): void {
   const now = group.value as SecurityGroup;
   ask({
-    title: `Remove the rule ${traffic(rule)}?`,
+    title: `Remove rule ${traffic(rule)}?`,
     text: reach(now),
     action: "Remove",
     dangerous: true,

@@ -13,7 +13,7 @@ export function securityGroupsView(me: Me): View {
     path: "/security-groups",
     kinds: ["activity", "vm"],
     searchable: true,
-    buttons: () => html`<button class="primary" @click=${() => void attempt(() => create(me))}>Create a group</button>`,
+    buttons: () => html`<button class="primary" @click=${() => void attempt(() => create(me))}>Create security group</button>`,
     rows: (groups) =>
       table(
         ["Name", "Project", "Comes in", "Goes out", "Rules", "Machines"],
@@ -42,7 +42,7 @@ async function create(me: Me): Promise<void> {
   const projects = await firstOf<Named>("/projects");
   const own = projects.map((project) => ({ value: project.id, label: project.name }));
   ask({
-    title: "Create a security group",
+    title: "Create security group",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "web" },
       { name: "description", label: "Description" },

@@ -66,10 +66,10 @@ export function serviceView(id: string): View {
         ...(now.machine?.task_id ? [["Under way", html`<a href="#/tasks/${now.machine.task_id}">a task</a>`] as [string, Fragment]] : []),
         ["Ordered", when(now.created_at)],
         ["Changed", when(now.changed_at)],
-        ...(now.terminated_at ? [["Ended", when(now.terminated_at)] as [string, Fragment]] : []),
+        ...(now.terminated_at ? [["Terminated", when(now.terminated_at)] as [string, Fragment]] : []),
       ])}`,
     )}
-      <h2>What became of it</h2>
+      <h2>History</h2>
       ${shown(events, (all) =>
         table(
           ["When", "State", "What", "By"],
@@ -88,7 +88,7 @@ export function serviceView(id: string): View {
 }
 
 function state(service: Service): TemplateResult {
-  return html`${badge(service.state, service.state_reason)} ${service.settled ? nothing : badge("pending", "The machine is not so yet")}`;
+  return html`${badge(service.state, service.state_reason)} ${service.settled ? nothing : badge("pending", "The machine does not have this state yet")}`;
 }
 
 function machine({ machine: found }: Service): Fragment {
@@ -100,19 +100,19 @@ type Again = () => Promise<void>;
 function actions(service: Service, again: Again): TemplateResult {
   const { state: now } = service;
   return html`
-    ${now === "provisioning_failed" ? html`<button class="primary" @click=${() => retry(service, again)}>Try again</button>` : nothing}
+    ${now === "provisioning_failed" ? html`<button class="primary" @click=${() => retry(service, again)}>Retry</button>` : nothing}
     ${now === "active" ? html`<button class="danger" @click=${() => suspend(service, again)}>Suspend</button>` : nothing}
-    ${now === "suspended" ? html`<button @click=${() => unsuspend(service, again)}>Put it back</button>` : nothing}
-    ${OPEN.has(now) ? html`<button class="danger" @click=${() => terminate(service, again)}>End it</button>` : nothing}`;
+    ${now === "suspended" ? html`<button @click=${() => unsuspend(service, again)}>Unsuspend</button>` : nothing}
+    ${OPEN.has(now) ? html`<button class="danger" @click=${() => terminate(service, again)}>Terminate</button>` : nothing}`;
 }
 
 function retry(service: Service, again: Again): void {
   // Of the dialog: pressing its button twice orders one machine.
   const idempotency_key = crypto.randomUUID();
   ask({
-    title: `Order the machine of ${service.external_ref} again?`,
-    text: "What was made at the first attempt is gone; another machine is ordered as the same service.",
-    action: "Try again",
+    title: `Retry ${service.external_ref}?`,
+    text: "The machine of the first attempt is gone. A new one is created for the same service.",
+    action: "Retry",
     submit: async () => {
       await api.post(`/provision/services/${service.id}/retry`, { idempotency_key });
       await again();
@@ -128,7 +128,7 @@ function modes(value: string, first: Field["options"] = []): Field {
 function suspend(service: Service, again: Again): void {
   ask({
     title: `Suspend ${service.external_ref}`,
-    text: "The billing system is not told: it may go on billing. No disk is touched.",
+    text: "The billing system is not notified and may go on billing. Disks are not changed.",
     fields: [modes("", [{ value: "", label: "as the settings say" }]), { name: "reason", label: "Reason" }],
     action: "Suspend",
     dangerous: true,
@@ -141,9 +141,9 @@ function suspend(service: Service, again: Again): void {
 
 function unsuspend(service: Service, again: Again): void {
   ask({
-    title: `Put ${service.external_ref} back?`,
-    text: "What the suspension did is reversed.",
-    action: "Put it back",
+    title: `Unsuspend ${service.external_ref}?`,
+    text: "The effect of the suspension is reversed.",
+    action: "Unsuspend",
     submit: async () => {
       await api.post(`/provision/services/${service.id}/unsuspend`);
       await again();
@@ -153,10 +153,10 @@ function unsuspend(service: Service, again: Again): void {
 
 function terminate(service: Service, again: Again): void {
   ask({
-    title: `End ${service.external_ref}`,
-    text: "Its machine is deleted for good. The billing system is not told: it may go on billing.",
+    title: `Terminate ${service.external_ref}`,
+    text: "Its machine is deleted for good. The billing system is not notified and may go on billing.",
     fields: [{ name: "destroy_disks", label: "Destroy the disk as well; otherwise it is kept as a volume", kind: "checkbox" }],
-    action: "End it",
+    action: "Terminate",
     dangerous: true,
     typed: service.external_ref,
     submit: async ({ destroy_disks }) => {
@@ -169,8 +169,8 @@ function terminate(service: Service, again: Again): void {
 async function settings(): Promise<void> {
   const { suspend_mode } = await api.get<ProvisionCatalogue>("/provision/catalogue");
   ask({
-    title: "Settings of provisioning",
-    text: "What a suspension does that names no mode. Those that are in force stay as they are.",
+    title: "Provisioning settings",
+    text: "The mode of a suspension that names none. Present suspensions stay as they are.",
     fields: [modes(suspend_mode)],
     action: "Save",
     submit: async ({ mode }) => void (await api.put("/provision/settings", { suspend_mode: mode })),

@@ -1,4 +1,4 @@
-/** What every machine transferred in a month, beside what it is allowed. A customer sees their own. */
+/** The transfer of each machine in a month, with its allowance. A customer sees their own machines. */
 import { html, nothing } from "lit-html";
 import type { TrafficPage, TrafficRow } from "../networking";
 import type { View } from "../../shared/page";

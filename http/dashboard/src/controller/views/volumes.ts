@@ -37,8 +37,8 @@ export function machineVolumes(id: string, machine: () => Machine | null): Part 
       return html`
         <div class="head"><h2>Volumes</h2><span class="gap"></span>${
           settled
-            ? html`<button @click=${() => void attempt(() => attach(now))}>Attach a volume</button>
-                <button @click=${() => create(now)}>New volume</button>`
+            ? html`<button @click=${() => void attempt(() => attach(now))}>Attach volume</button>
+                <button @click=${() => create(now)}>Create volume</button>`
             : nothing
         }</div>
         ${shown(volumes, (page) =>
@@ -72,14 +72,14 @@ function row(volume: Volume, withNode: boolean): TemplateResult {
 
 function create(machine: Machine): void {
   ask({
-    title: `New volume for ${machine.name}`,
+    title: `Create a volume for ${machine.name}`,
     text: "It is empty; the guest partitions and formats it. It stays when the machine is deleted, unless you say otherwise.",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "data" },
       { name: "size_gib", label: "Size, in GiB", kind: "number", least: 1, required: true },
       { name: "delete_with_machine", label: "Delete it with the machine", kind: "checkbox" },
     ],
-    action: "Make",
+    action: "Create",
     submit: async (values) =>
       void (await api.post("/volumes", {
         vm_id: machine.id,

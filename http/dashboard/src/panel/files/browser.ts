@@ -120,7 +120,7 @@ function folderView(site: string, folder: string, { may }: Viewer) {
       }
       ${may("file.mkdir") ? html`<button @click=${() => makeFolder(ordered)}>New folder</button>` : nothing}
       ${may("file.write") ? html`<button @click=${() => makeFile(ordered)}>New file</button>` : nothing}
-      <button class="plain" title="Look again" @click=${() => void reload()}>Reload</button>
+      <button class="plain" title="Reload" @click=${() => void reload()}>Reload</button>
       <span class="gap"></span>
       ${some.length ? html`<span class="quiet">${some.length} chosen</span>` : nothing}
       ${single?.kind === "file" && may("file.download") ? html`<button @click=${() => void fetchFile(single)}>Download</button>` : nothing}
@@ -128,8 +128,8 @@ function folderView(site: string, folder: string, { may }: Viewer) {
       ${some.length && may("file.move") ? html`<button @click=${() => move(ordered, paths())}>Move</button>` : nothing}
       ${single && may("file.copy") ? html`<button @click=${() => copy(ordered, path)}>Copy</button>` : nothing}
       ${single && single.kind !== "link" && may("file.chmod") ? html`<button @click=${() => permissions(ordered, path, single.mode)}>Permissions</button>` : nothing}
-      ${single?.kind === "file" && isArchive(single.name) && may("file.extract") ? html`<button @click=${() => unpack(ordered, path)}>Unpack</button>` : nothing}
-      ${some.length && may("file.compress") ? html`<button @click=${() => pack(ordered, paths())}>Pack</button>` : nothing}
+      ${single?.kind === "file" && isArchive(single.name) && may("file.extract") ? html`<button @click=${() => unpack(ordered, path)}>Extract</button>` : nothing}
+      ${some.length && may("file.compress") ? html`<button @click=${() => pack(ordered, paths())}>Compress</button>` : nothing}
       ${some.length && may("file.delete") ? html`<button class="danger" @click=${() => remove(ordered, paths())}>Delete</button>` : nothing}
     </div>`;
   };
@@ -248,18 +248,18 @@ function said(one: Sending): string {
 function stopped(one: Sending): TemplateResult {
   const there = one.error?.code === "conflict" && !one.replace;
   return html`<span class="failure">${one.error?.message}</span>
-    ${there ? html`<button @click=${() => again(one, true)}>Replace what is there</button>` : html`<button @click=${() => again(one)}>Go on</button>`}`;
+    ${there ? html`<button @click=${() => again(one, true)}>Replace what is there</button>` : html`<button @click=${() => again(one)}>Resume</button>`}`;
 }
 
 function makeFolder({ site, folder, reload }: Place): void {
-  named("New folder", "Make", async (name) => {
+  named("New folder", "Create", async (name) => {
     await api.post(`/sites/${site}/files/mkdir`, { path: joined(folder, name) });
     await reload();
   });
 }
 
 function makeFile({ site, folder }: Place): void {
-  named("New file", "Make", async (name) => {
+  named("New file", "Create", async (name) => {
     await api.put(`/sites/${site}/files/content`, { path: joined(folder, name), content: "", replace: false });
     location.hash = placeOf(site, folder, name);
   });
@@ -300,7 +300,7 @@ function copied(path: string): string {
 
 function move({ site, folder, reload }: Place, paths: string[]): void {
   ask({
-    title: paths.length === 1 ? `Move ${paths[0]}` : `Move ${paths.length} things`,
+    title: paths.length === 1 ? `Move ${paths[0]}` : `Move ${paths.length} items`,
     fields: [
       { name: "to", label: "Into the folder", value: folder, hint: "Its path; empty is the site's own folder" },
       { name: "replace", label: "Replace what is there", kind: "checkbox" },
@@ -330,14 +330,14 @@ function permissions({ site, reload }: Place, path: string, mode: string): void 
 
 function unpack({ site, folder }: Place, path: string): void {
   order<Job>("file.extract", {
-    title: `Unpack ${path}`,
+    title: `Extract ${path}`,
     text: "It is done as a job: the archive stays, and what is unpacked is shown here when it has ended.",
-    action: "Unpack",
+    action: "Extract",
     known: { id: site, path },
     initial: { to: folder },
     fields: ["to", "replace"],
     wishes: {
-      to: { label: "Into the folder", hint: "Made if it is not there; empty is the site's own folder" },
+      to: { label: "Into the folder", hint: "Created if missing; empty is the site's own folder" },
       replace: { label: "Replace files that are there" },
     },
     done: (job) => follow(site, job),
@@ -346,8 +346,8 @@ function unpack({ site, folder }: Place, path: string): void {
 
 function pack({ site, folder }: Place, paths: string[]): void {
   order<Job>("file.compress", {
-    title: paths.length === 1 ? `Pack ${paths[0]}` : `Pack ${paths.length} things`,
-    action: "Pack",
+    title: paths.length === 1 ? `Compress ${paths[0]}` : `Compress ${paths.length} items`,
+    action: "Compress",
     known: { id: site, paths },
     initial: { to: joined(folder, "archive.zip") },
     fields: ["to", "format"],
@@ -358,7 +358,7 @@ function pack({ site, folder }: Place, paths: string[]): void {
 
 function remove({ site, reload }: Place, paths: string[]): void {
   order("file.delete", {
-    title: paths.length === 1 ? `Delete ${paths[0]}?` : `Delete ${paths.length} things?`,
+    title: paths.length === 1 ? `Delete ${paths[0]}?` : `Delete ${paths.length} items?`,
     text: "For good, folders with all that is in them. A backup is the only way back.",
     action: "Delete",
     dangerous: true,

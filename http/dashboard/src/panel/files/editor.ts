@@ -1,6 +1,6 @@
 /**
- * A text file, edited. It is saved only if nobody has changed it since it was opened; if somebody has, whoever edits
- * decides. What is not saved is kept while the page is open, and leaving it asks first.
+ * A text file, edited. It is saved only if nobody has changed it since it was opened; otherwise the editor's
+ * user decides. Unsaved text stays while the page is open, and leaving it asks first.
  */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api, type ApiError, failureOf } from "../../shared/api";
@@ -22,7 +22,7 @@ addEventListener("beforeunload", (event) => {
   if ([...drafts.values()].some((draft) => draft.text !== draft.before)) event.preventDefault();
 });
 
-/** `writable`: whether whoever looks may save it. */
+/** `writable`: whether the viewer may save it. */
 export function editor(site: string, path: string, writable: boolean): Part {
   const key = `${site}/${path}`;
   let error: ApiError | null = null;
@@ -81,7 +81,7 @@ export function editor(site: string, path: string, writable: boolean): Part {
           ],
         },
       ],
-      action: "Go on",
+      action: "Continue",
       submit: async ({ choice }) => {
         const now = await api.get<FileContent>(`/sites/${site}/files/content`, { path });
         keep({ before: now.content, sha256: now.sha256, text: choice === "mine" ? text : now.content });
@@ -104,7 +104,7 @@ export function editor(site: string, path: string, writable: boolean): Part {
       void save();
     } else if (event.key === "Tab" && !event.shiftKey && !event.ctrlKey && !event.altKey) {
       event.preventDefault();
-      // The only way by which it can be undone again.
+      // The only way that leaves it on the undo stack.
       document.execCommand("insertText", false, "\t");
     }
   };
@@ -114,7 +114,7 @@ export function editor(site: string, path: string, writable: boolean): Part {
     ask({
       title: "Leave without saving?",
       text: "Your changes are forgotten.",
-      action: "Forget them",
+      action: "Discard",
       dangerous: true,
       submit: async () => {
         drafts.delete(key);

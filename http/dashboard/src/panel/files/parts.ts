@@ -3,7 +3,7 @@ import { api, ApiError } from "../../shared/api";
 import { Sha256 } from "./sha256";
 
 /** An upload as the service has it: what came of it before is not sent again. */
-export interface Begun {
+export interface Started {
   received: readonly { start: number; end: number }[];
   chunk_bytes: number;
 }
@@ -13,23 +13,23 @@ const PART_TRIES = 5;
 const RETRY_MILLISECONDS = 1000;
 const PIECE = 0x8000;
 
-/** `progressed` is told how much has come in all. Returns the SHA-256 of the whole file; of one that was stopped, of a part of it. */
+/** `progressed` gets the number of bytes that have arrived. Returns the SHA-256 of the file; after a stop, of the part that was read. */
 export async function sendParts(
   place: string,
   file: File,
-  begun: Begun,
+  upload: Started,
   stop: AbortSignal,
   progressed: (sent: number) => void,
 ): Promise<string> {
   const sum = new Sha256();
   const flying = new Set<Promise<void>>();
-  let sent = begun.received.reduce((total, range) => total + range.end - range.start, 0);
+  let sent = upload.received.reduce((total, range) => total + range.end - range.start, 0);
   progressed(sent);
   let failed: unknown = null;
-  for (let offset = 0; offset < file.size && !failed && !stop.aborted; offset += begun.chunk_bytes) {
-    const bytes = await read(file, offset, offset + begun.chunk_bytes);
+  for (let offset = 0; offset < file.size && !failed && !stop.aborted; offset += upload.chunk_bytes) {
+    const bytes = await read(file, offset, offset + upload.chunk_bytes);
     sum.add(bytes);
-    if (begun.received.some(({ start, end }) => start <= offset && offset + bytes.length <= end)) continue;
+    if (upload.received.some(({ start, end }) => start <= offset && offset + bytes.length <= end)) continue;
     while (flying.size >= AT_ONCE) await Promise.race(flying);
     const part = put(place, offset, bytes, stop)
       .then(() => {

@@ -92,7 +92,7 @@ function waiting(): Sending | undefined {
 
 async function sendOne(one: Sending, stop: AbortSignal): Promise<void> {
   const { file, site } = one;
-  const upload = (await begun(one)) ?? (await api.post<FileUpload>(`/sites/${site}/files/upload`, beginning(one)));
+  const upload = (await started(one)) ?? (await api.post<FileUpload>(`/sites/${site}/files/upload`, openingOf(one)));
   const place = `/sites/${site}/files/upload/${upload.id}`;
   const digest = await sendParts(place, file, upload, stop, (sent) => {
     one.sent = sent;
@@ -107,12 +107,12 @@ async function sendOne(one: Sending, stop: AbortSignal): Promise<void> {
   await api.post(`${place}/finish`, { sha256: digest });
 }
 
-function beginning(one: Sending): object {
+function openingOf(one: Sending): object {
   return { path: one.path, size: one.file.size, replace: one.replace };
 }
 
 /** What had come of the same file before: it has the same place and size, and its content is compared at the end. */
-async function begun(one: Sending): Promise<FileUpload | undefined> {
+async function started(one: Sending): Promise<FileUpload | undefined> {
   const open = await api.get<FileUpload[]>(`/sites/${one.site}/files/upload`);
   return open.find(
     (each) => each.status === "open" && each.path === one.path && each.size === one.file.size && each.replace === one.replace,

@@ -7,7 +7,7 @@ import { failure, size } from "../../shared/ui";
 import { order } from "../form";
 import type { Account, Job, Plan } from "../model";
 
-/** What an account has of its plan, for whoever may see it. `actions` stand beside its heading. */
+/** How much of its plan an account uses, for everybody who may see it. `actions` are the buttons next to its heading. */
 export function accountUse(id: string, actions: (account: Account) => TemplateResult): Part {
   const account = new Resource<Account>((signal) => api.get(`/accounts/${id}`, {}, signal), ["person", "site"]);
   return {
@@ -57,15 +57,15 @@ export async function planChoice(chosen = "") {
 export async function changePlan(account: Account): Promise<void> {
   const plan = await planChoice(account.plan ?? "");
   order("account.change_plan", {
-    title: `Another plan for ${account.email}`,
-    action: "Give it",
+    title: `Change the plan of ${account.email}`,
+    action: "Change plan",
     known: { id: account.id },
     fields: ["plan", "accept_over_use"],
-    wishes: { plan, accept_over_use: { label: "Also if there is more than it allows: nothing can be added then" } },
+    wishes: { plan, accept_over_use: { label: "Also if the account already uses more than the plan allows: nothing can be added then" } },
   });
 }
 
-export function suspendAccount(account: Account): void {
+export function suspterminateAccount(account: Account): void {
   order("account.suspend", {
     title: `Suspend ${account.email}`,
     text: "They are signed out at once, their tokens are refused, and visitors of their sites see that those are suspended. Everything is kept.",
@@ -76,11 +76,11 @@ export function suspendAccount(account: Account): void {
   });
 }
 
-export function restoreAccount(account: Account): void {
+export function unsuspterminateAccount(account: Account): void {
   order<Account>("account.unsuspend", {
-    title: `Put ${account.email} back?`,
+    title: `Unsuspend ${account.email}?`,
     text: "They may sign in again, their API tokens work again, and the sites that were suspended with them come back.",
-    action: "Put back",
+    action: "Unsuspend",
     known: { id: account.id },
     fields: [],
     done: async (now) => {
@@ -90,11 +90,11 @@ export function restoreAccount(account: Account): void {
   });
 }
 
-export function endAccount(account: Account): void {
+export function terminateAccount(account: Account): void {
   order<Job>("account.terminate", {
-    title: `End the account ${account.email}`,
+    title: `Terminate account ${account.email}`,
     text: "Every site of theirs is deleted with all its files, databases and names; then the account. It is a job, and there is no way back but a backup.",
-    action: "End it",
+    action: "Terminate",
     dangerous: true,
     known: { id: account.id },
     fields: [],

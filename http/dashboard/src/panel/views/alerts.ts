@@ -29,7 +29,7 @@ export function alertsTable(alerts: Alert[], reload: () => Promise<void>): Templ
     ["Severity", "What", "Since", ""],
     alerts.map(
       (alert) => html`<tr><td>${badge(alert.severity)}</td><td class="text">${alert.message}</td><td>${when(alert.opened_at)}</td>
-      <td class="act">${alert.acknowledged_at ? html`<span class="quiet">seen</span>` : html`<button @click=${() => seen(alert)}>Seen</button>`}</td></tr>`,
+      <td class="act">${alert.acknowledged_at ? html`<span class="quiet">seen</span>` : html`<button @click=${() => seen(alert)}>Acknowledge</button>`}</td></tr>`,
     ),
     "Nothing needs attention.",
   );

@@ -24,7 +24,7 @@ export function appDeployments(site: Site, { may }: Viewer): SitePart {
             <td>${one.live ? badge("live") : badge(one.status, one.problem)} <a href="#/jobs/${one.job_id}">its job</a></td>
             <td class="act">${
               !one.live && one.status === "ready" && may("app.rollback")
-                ? html`<button @click=${() => runAgain(one, now, () => deployments.load())}>Run it again</button>`
+                ? html`<button @click=${() => runAgain(one, now, () => deployments.load())}>Roll back</button>`
                 : nothing
             }</td></tr>`,
           ),
@@ -59,9 +59,9 @@ function deploy(site: Site): void {
 
 function runAgain(one: AppDeployment, site: Site, load: () => Promise<void>): void {
   order("app.rollback", {
-    title: `Run deployment ${one.number} of ${site.domain} again?`,
+    title: `Roll ${site.domain} back to deployment ${one.number}?`,
     text: "Visitors come to it once it answers; until then, and if it does not, what runs goes on.",
-    action: "Run it",
+    action: "Roll back",
     known: { id: site.id, deployment: one.number },
     fields: [],
     done: load,

@@ -21,7 +21,7 @@ export function appVariables(site: Site, { may }: Viewer): SitePart {
         const names = all.map(({ name }) => name);
         return html`
       <div class="head"><h2>Environment</h2><span class="gap"></span>
-        ${may("app.env_set") ? html`<button @click=${() => set(names, put)}>Set a variable</button>` : nothing}</div>
+        ${may("app.env_set") ? html`<button @click=${() => set(names, put)}>Set variable</button>` : nothing}</div>
       <p class="quiet">Values are never shown again. What was changed is there from the next start on.</p>
       ${table(
         ["Name", "Set", ""],
@@ -40,7 +40,7 @@ type Put = (names: readonly string[], changed?: Record<string, string>) => Promi
 
 function set(names: readonly string[], put: Put): void {
   ask({
-    title: "Set a variable",
+    title: "Set variable",
     text: "One that is there already gets the new value.",
     action: "Set",
     fields: [

@@ -63,7 +63,7 @@ function filters(choose: (values: Record<string, string>) => void, clear: (event
     </select>
     <label>From <input type="date" name="since" .defaultValue=${value("since")}></label>
     <label>to <input type="date" name="until" .defaultValue=${value("until")}></label>
-    ${FILTERS.some((name) => value(name)) ? html`<button type="button" @click=${clear}>Everything</button>` : nothing}
+    ${FILTERS.some((name) => value(name)) ? html`<button type="button" @click=${clear}>Clear filters</button>` : nothing}
   </form>
   ${of ? html`<p class="quiet">Of one ${value("target_kind") || "thing"} alone: <span class="mono">${of}</span></p>` : nothing}`;
 }

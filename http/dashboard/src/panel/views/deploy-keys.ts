@@ -1,4 +1,4 @@
-/** Keys by which deployments come to private git repositories: made for a host whose own key was confirmed. */
+/** SSH keys with which deployments read private git repositories, each for one host whose host key was confirmed. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { ask, given, secret, table, when } from "../../shared/ui";
 import { order } from "../form";
@@ -13,8 +13,8 @@ export function deployKeys(site: Site, { may }: Viewer): SitePart {
     title: "Deploy keys",
     text: "A private repository is fetched by SSH. Its host is given the public key, as one that may read; nobody sees the private one.",
     path: `/sites/${site.id}/deploy-keys`,
-    heads: ["Host", "Its own key", "Public key", "Made", ""],
-    buttons: (now) => (may("app.deploy_key_make") ? html`<button @click=${() => make(now)}>Make a deploy key</button>` : nothing),
+    heads: ["Host", "Its own key", "Public key", "Created", ""],
+    buttons: (now) => (may("app.deploy_key_make") ? html`<button @click=${() => make(now)}>Create deploy key</button>` : nothing),
     row: (key) => html`<tr><td class="mono">${named(key)}</td><td class="mono">${key.host_key}</td>
       <td>${secret(key.public_key)}</td><td>${when(key.made_at)}</td>
       <td class="act">${
@@ -30,13 +30,13 @@ function named({ host, port }: { host: string; port: number }): string {
 
 function make(site: Site): void {
   ask({
-    title: `A deploy key of ${site.domain}`,
+    title: `Create a deploy key for ${site.domain}`,
     text: "The keys of the host are shown first: compare them with those that it publishes. Nothing is sent to it before.",
     fields: [
       { name: "host", label: "Host", required: true, placeholder: "git.example" },
       { name: "port", label: "Port", kind: "number", value: "22", least: 1, most: 65535 },
     ],
-    action: "Show its keys",
+    action: "Show host keys",
     wide: true,
     submit: async (values) => {
       const of = { id: site.id, ...given(values, ["host"]), port: Number(values["port"] || 22) };
@@ -45,7 +45,7 @@ function make(site: Site): void {
         ["Key", "Fingerprint", ""],
         host_keys.map(
           (key) => html`<tr><td>${key.type}</td><td class="mono">${key.fingerprint}</td>
-            <td><button @click=${(event: Event) => confirm(event, of, key.fingerprint)}>It is this one</button></td></tr>`,
+            <td><button @click=${(event: Event) => confirm(event, of, key.fingerprint)}>Confirm</button></td></tr>`,
         ),
         "It shows none.",
       );
@@ -56,11 +56,11 @@ function make(site: Site): void {
 function confirm(event: Event, of: object, host_key: string): void {
   (event.currentTarget as Element).closest("dialog")?.close();
   order<DeployKeyMade>("app.deploy_key_make", {
-    title: "Make the deploy key",
-    text: "The host that shows this key, and no other, is talked to with it.",
+    title: "Create the deploy key",
+    text: "The key is used only with a host that shows this host key.",
     known: { ...of, host_key },
     fields: [],
-    action: "Make it",
+    action: "Create",
     wide: true,
     done: ({ key }) => (key ? told(key) : undefined),
   });

@@ -15,8 +15,8 @@ export function drillsView(): View {
     path: "/backups/drills",
     kinds: ["job"],
     filters: [{ name: "status", label: "Status", options: ["pending", "succeeded", "failed"] }],
-    buttons: () => html`${plan.value ? html`<button @click=${() => change(plan.value as DrillPlan)}>Change the plan</button>` : nothing}
-      <button class="primary" @click=${() => void attempt(start)}>Start one now</button>`,
+    buttons: () => html`${plan.value ? html`<button @click=${() => change(plan.value as DrillPlan)}>Change schedule</button>` : nothing}
+      <button class="primary" @click=${() => void attempt(start)}>Start drill</button>`,
     before:
       () => html`<p class="quiet">The newest backup of a site is restored where nobody reaches it, compared with what was backed up, and
       removed. ${planned(plan.value)}</p>`,
@@ -58,7 +58,7 @@ async function start(): Promise<void> {
   const sites = siteChoice(await api.get<Page<Site>>("/sites", { page_size: 200, sort: "domain" }));
   const any = { value: "", label: "any site" };
   order<Job>("backup.drill_start", {
-    title: "Try a backup now",
+    title: "Start a restore drill",
     text: "It takes disk for a copy of the site while it goes on. Visitors notice nothing.",
     action: "Start",
     wishes: {

@@ -18,7 +18,7 @@ export function importsView(): View {
     searchable: true,
     buttons: () => html`
       <button @click=${fetchBySsh}>Fetch by SSH</button>
-      <label class="button primary">Upload an archive<input type="file" hidden @change=${(event: Event) => {
+      <label class="button primary">Upload archive<input type="file" hidden @change=${(event: Event) => {
         const input = event.target as HTMLInputElement;
         const [file] = input.files ?? [];
         if (file) void upload(file);
@@ -57,24 +57,24 @@ async function upload(file: File): Promise<void> {
   try {
     const { items } = await api.get<Page<Import>>("/imports", { status: "uploading", page_size: "200" });
     // One whose file is chosen again after the page was closed goes on from what had come.
-    const begun =
+    const opened =
       items.find((each) => each.name === file.name && each.size === file.size) ??
       (await api.post<Import>("/imports/upload", { name: file.name, size: file.size }));
-    const place = `/imports/${begun.id}/upload`;
-    const sha256 = await sendParts(place, file, begun, new AbortController().signal, (sent) => {
+    const place = `/imports/${opened.id}/upload`;
+    const sha256 = await sendParts(place, file, opened, new AbortController().signal, (sent) => {
       now.sent = sent;
       changed();
     });
     await api.post(`${place}/finish`, { sha256 });
     sending = null;
-    go(`/imports/${begun.id}`);
+    go(`/imports/${opened.id}`);
   } catch (thrown) {
     now.error = failureOf(thrown);
   }
   changed();
 }
 
-/** First which host it is, then what it lets in by: nothing secret is told to a host that nobody has confirmed. */
+/** First the host's key is confirmed, then the credentials are entered: an unconfirmed host gets no secret. */
 function fetchBySsh(): void {
   ask({
     title: "Fetch a site by SSH",
@@ -86,7 +86,7 @@ function fetchBySsh(): void {
       { name: "domain", label: "Domain", required: true, hint: "that the site gets here" },
       { name: "folders", label: "Folders", kind: "textarea", required: true, hint: "one a line; the document root first" },
     ],
-    action: "Show its keys",
+    action: "Show host keys",
     wide: true,
     submit: async (values) => {
       const folders = (values["folders"] ?? "").split("\n").map((line) => line.trim());
@@ -96,7 +96,7 @@ function fetchBySsh(): void {
         ["Key", "Fingerprint", ""],
         host_keys.map(
           (key) => html`<tr><td>${key.type}</td><td class="mono">${key.fingerprint}</td>
-            <td><button @click=${() => begin(from, key.fingerprint)}>It is this one</button></td></tr>`,
+            <td><button @click=${() => fetchFrom(from, key.fingerprint)}>Confirm</button></td></tr>`,
         ),
         "It shows none.",
       );
@@ -104,7 +104,7 @@ function fetchBySsh(): void {
   });
 }
 
-function begin(from: object, host_key: string): void {
+function fetchFrom(from: object, host_key: string): void {
   order<SshImport>("import.ssh", {
     title: "Fetch a site by SSH",
     text: "By a password, or by a private key without a passphrase. They are forgotten as soon as the files have come.",
@@ -112,8 +112,8 @@ function begin(from: object, host_key: string): void {
     fields: ["password", "private_key", "database", "database_user", "database_password", "database_host"],
     action: "Fetch",
     wide: true,
-    done: ({ begun }) => {
-      if (begun) go(`/imports/${begun.id}`);
+    done: ({ begun: started }) => {
+      if (started) go(`/imports/${started.id}`);
     },
   });
 }
@@ -151,7 +151,7 @@ function drawn(now: ImportPlan, choices: Map<string, boolean>): TemplateResult {
     ])}
     ${
       now.sites.length
-        ? html`<div class="head"><h2>${count(now.sites.length, "site")} made of it</h2></div>
+        ? html`<div class="head"><h2>${count(now.sites.length, "site")} created</h2></div>
           ${table(
             ["Site"],
             now.sites.map((site) => html`<tr><td><a href="#/sites/${site.site_id}">${site.domain}</a></td></tr>`),
@@ -161,7 +161,7 @@ function drawn(now: ImportPlan, choices: Map<string, boolean>): TemplateResult {
     }
     ${
       now.notes.length
-        ? html`<div class="head"><h2>What became otherwise than planned</h2></div>
+        ? html`<div class="head"><h2>Differences from the plan</h2></div>
           ${table(
             ["", "Item", "Why"],
             now.notes.map((one) => html`<tr><td>${words(one.kind)}</td><td>${one.name}</td><td>${one.reason}</td></tr>`),
@@ -200,7 +200,7 @@ function apply(me: Me, now: ImportPlan, choices: Map<string, boolean>): void {
   const without = now.plan.flatMap(({ id, action, wanted }) =>
     id !== null && action !== "leave_out" && !(choices.get(id) ?? wanted) ? [id] : [],
   );
-  const again = "Files and databases of sites that it has made are put in anew: what came into them since is lost.";
+  const again = "Files and databases of the sites that it created are imported again: changes made there since are lost.";
   order<Job>("import.apply", {
     title: now.sites.length ? "Apply again" : "Apply",
     text: `${without.length ? `${count(without.length, "item")} left out. ` : ""}${now.sites.length ? again : ""}`,
@@ -219,7 +219,7 @@ function apply(me: Me, now: ImportPlan, choices: Map<string, boolean>): void {
 function remove(now: ImportPlan): void {
   order("import.delete", {
     title: `Delete ${now.name}`,
-    text: "The archive goes. Sites that were made of it stay.",
+    text: "The archive is deleted. Sites created from it stay.",
     known: { id: now.id },
     fields: [],
     action: "Delete",

@@ -68,8 +68,8 @@ const WAIT_SECONDS = 20;
 const RETRY_MILLISECONDS = 3000;
 
 /**
- * The lines, asked for behind the last one that is there: none twice, none left out. The answer waits for the next line,
- * so that it is here as soon as it is written. `ended`: there are no more to come.
+ * Follows a log: each request asks for the lines after the last one shown, so that none is repeated or left out, and waits
+ * until there is one. `ended` is called after the last line.
  */
 function followedLog(id: string, ended: () => void): { draw(): TemplateResult; dispose(): void } {
   const lines: JobLine[] = [];

@@ -16,7 +16,7 @@ function card(now: Licensing, reload: () => void): Fragment {
   const { license } = now;
   return html`
     <div class="head"><h2>Licence</h2><span class="gap"></span>
-      ${now.can_install ? html`<button @click=${() => install(reload)}>Install a licence</button>` : nothing}
+      ${now.can_install ? html`<button @click=${() => install(reload)}>Install licence</button>` : nothing}
       ${license.state === "none" ? nothing : html`<button class="danger" @click=${() => remove(reload)}>Remove</button>`}</div>
     ${
       license.state === "none"
@@ -33,7 +33,7 @@ function card(now: Licensing, reload: () => void): Fragment {
 }
 
 function install(done: () => void): void {
-  order("licensing.install", { title: "Install a licence", text: "The line in the file that you were given.", action: "Install", done });
+  order("licensing.install", { title: "Install licence", text: "The line in the file that you were given.", action: "Install", done });
 }
 
 function remove(done: () => void): void {

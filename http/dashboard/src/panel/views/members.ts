@@ -1,4 +1,4 @@
-/** Who may work in an account beside its owner, and what one is a member of oneself. */
+/** Members of an account or site, and the caller's own memberships. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import { list } from "../../shared/list";
@@ -27,7 +27,7 @@ export function membersView(me: Me): View {
     path: "/members",
     kinds: ["person"],
     searchable: true,
-    buttons: () => html`<button class="primary" @click=${() => invite("your account", {}, [...ROLES, BILLING])}>Invite somebody</button>`,
+    buttons: () => html`<button class="primary" @click=${() => invite("your account", {}, [...ROLES, BILLING])}>Invite member</button>`,
     before: () => html`<p class="quiet">They work in your account, ${me.email}, as far as their role allows. What they make is yours.</p>`,
     rows: (members) => table(HEADS, members.map(row), "Nobody but you."),
   });
@@ -38,7 +38,7 @@ export function accountMembers(id: string): Part {
   const members = new Resource<Page<Member>>((signal) => api.get("/members", { account: id, page_size: 200 }, signal), ["person"]);
   return {
     draw: () => html`<div class="head"><h2>Members</h2><span class="gap"></span>
-        <button @click=${() => invite("the account", { account_id: id }, [...ROLES, BILLING])}>Invite somebody</button></div>
+        <button @click=${() => invite("the account", { account_id: id }, [...ROLES, BILLING])}>Invite member</button></div>
       ${shown(members, (page) => table(HEADS, page.items.map(row), "Nobody besides the customer."))}`,
     dispose: () => members.dispose(),
   };
@@ -51,7 +51,7 @@ export function siteMembers(site: Site): SitePart {
     text: `They may work in this site, as far as their role allows. It still belongs to ${site.owner_email}.`,
     path: `/members?site=${site.id}`,
     heads: HEADS,
-    buttons: (now) => html`<button class="primary" @click=${() => invite(now.domain, { site_id: now.id }, ROLES)}>Invite somebody</button>`,
+    buttons: (now) => html`<button class="primary" @click=${() => invite(now.domain, { site_id: now.id }, ROLES)}>Invite member</button>`,
     row,
     empty: "Nobody but the owner.",
   });
@@ -60,7 +60,7 @@ export function siteMembers(site: Site): SitePart {
 function row(member: Member): TemplateResult {
   return html`<tr><td>${member.email} ${member.status === "active" ? nothing : badge(member.status)}</td><td>${member.name ?? "—"}</td>
     <td>${member.role}</td><td>${member.domain ?? "the whole account"}</td><td>${when(member.created_at)}</td>
-    <td class="act"><button @click=${() => changeRole(member)}>Change the role</button>
+    <td class="act"><button @click=${() => changeRole(member)}>Change role</button>
       <button class="danger" @click=${() => remove(member)}>Remove</button></td></tr>`;
 }
 
@@ -75,7 +75,7 @@ function roleChoice(roles: string[][], value = "") {
 
 function invite(where: string, known: Record<string, string>, roles: string[][]): void {
   order("member.invite", {
-    title: `Invite somebody to ${where}`,
+    title: `Invite a member to ${where}`,
     text: "They are mailed, and may do nothing before they have accepted.",
     action: "Invite",
     known,
@@ -86,8 +86,8 @@ function invite(where: string, known: Record<string, string>, roles: string[][])
 
 function changeRole(member: Member): void {
   order("member.update", {
-    title: `Another role for ${member.email}`,
-    text: "It counts from now on, in every browser and with every token of theirs.",
+    title: `Change the role of ${member.email}`,
+    text: "It takes effect at once, in every browser and for every token of theirs.",
     action: "Change",
     known: { id: member.id },
     wishes: { role: roleChoice(member.site_id ? ROLES : [...ROLES, BILLING], member.role) },
@@ -97,7 +97,7 @@ function changeRole(member: Member): void {
 function remove(member: Member): void {
   order("member.remove", {
     title: `Remove ${member.email}?`,
-    text: "Nothing of it is open to them from now on. Logins for SFTP and users of databases are the site's and stay: change those whose passwords they knew.",
+    text: "They lose access at once. Logins for SFTP and users of databases are the site's and stay: change those whose passwords they knew.",
     action: "Remove",
     dangerous: true,
     known: { id: member.id },

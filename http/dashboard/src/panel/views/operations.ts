@@ -97,7 +97,7 @@ function operationView(name: OperationName, operation: Operation): View {
   const form = (): TemplateResult => html`<form class="panel operation" @submit=${send} @change=${choose}>
       ${asked.length ? html`<div class="fields">${inputs(fields().map(shape))}</div>` : html`<p class="quiet">It needs nothing to be said.</p>`}
       ${failure(error)}
-      <p><button class=${dangerous ? "danger" : "primary"} ?disabled=${busy}>${operation.method === "GET" ? "Show" : "Do it"}</button></p>
+      <p><button class=${dangerous ? "danger" : "primary"} ?disabled=${busy}>${operation.method === "GET" ? "Show" : "Run"}</button></p>
     </form>`;
   return {
     title: name,

@@ -17,8 +17,8 @@ export function peopleView(): View {
       { name: "role", label: "Role", options: ["administrator", "customer", "member"] },
       { name: "status", label: "Status", options: ["active", "suspended"] },
     ],
-    buttons: () => html`<button @click=${add}>Add a person</button>
-      <button class="primary" @click=${() => void attempt(addCustomer)}>Add a customer</button>`,
+    buttons: () => html`<button @click=${add}>Create user</button>
+      <button class="primary" @click=${() => void attempt(addCustomer)}>Create account</button>`,
     rows: (people) =>
       table(
         ["Email", "Name", "Role", "Status", "Code as well", "Signed in"],
@@ -40,8 +40,8 @@ async function addCustomer(): Promise<void> {
   const plan = await planChoice();
   if (!plan.options.length) return go("/plans");
   order<Account>("account.create", {
-    title: "Add a customer",
-    action: "Add",
+    title: "Create account",
+    action: "Create",
     wide: true,
     fields: ({ invite }) => ["email", "name", "plan", "company", "domain", "invite", ...(invite === "on" ? [] : ["password"])],
     wishes: {
@@ -56,8 +56,8 @@ async function addCustomer(): Promise<void> {
 
 function add(): void {
   order<{ id: string }>("user.create", {
-    title: "Add a person",
-    action: "Add",
+    title: "Create user",
+    action: "Create",
     wide: true,
     fields: ({ invite }) => ["email", "name", "role", "company", "invite", ...(invite === "on" ? [] : ["password"])],
     wishes: {

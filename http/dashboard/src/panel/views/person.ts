@@ -6,7 +6,7 @@ import { Resource } from "../../shared/resource";
 import { attempt, badge, facts, note, secret, shown, table, when } from "../../shared/ui";
 import { order } from "../form";
 import type { Job, Me, PersonDetail, Token } from "../model";
-import { accountUse, changePlan, endAccount, restoreAccount, suspendAccount } from "./account";
+import { accountUse, changePlan, terminateAccount, unsuspterminateAccount, suspterminateAccount } from "./account";
 import { accountMembers } from "./members";
 import { PASSWORD_HINT } from "./people";
 
@@ -16,9 +16,9 @@ export function personView(me: Me, id: string): View {
   const account = accountUse(
     id,
     (now) => html`<span class="actions">
-    <button @click=${() => void attempt(() => changePlan(now))}>Another plan</button>
-    ${now.status === "active" ? html`<button class="danger" @click=${() => suspendAccount(now)}>Suspend</button>` : html`<button @click=${() => restoreAccount(now)}>Put back</button>`}
-    <button class="danger" @click=${() => endAccount(now)}>End the account</button></span>`,
+    <button @click=${() => void attempt(() => changePlan(now))}>Change plan</button>
+    ${now.status === "active" ? html`<button class="danger" @click=${() => suspterminateAccount(now)}>Suspend</button>` : html`<button @click=${() => unsuspterminateAccount(now)}>Unsuspend</button>`}
+    <button class="danger" @click=${() => terminateAccount(now)}>Terminate account</button></span>`,
   );
   const members = accountMembers(id);
   return {
@@ -37,7 +37,7 @@ export function personView(me: Me, id: string): View {
         ["Company", now.company || "—"],
         ["Phone", now.phone || "—"],
         ["Sites", html`<a href="#/sites?q=${encodeURIComponent(now.email)}">${now.site_count}</a>`],
-        ["Signs in with a code as well", now.second_factor ? badge("active") : "no"],
+        ["Second factor", now.second_factor ? badge("active") : "no"],
         ["Signed in last", when(now.last_sign_in_at)],
         ["Browsers signed in", String(now.session_count)],
         ["Added", when(now.created_at)],
@@ -46,7 +46,7 @@ export function personView(me: Me, id: string): View {
       <p class="actions below">${actions(now, me)}</p>`,
       )}
       ${person.value?.role === "customer" ? html`${account.draw()}${members.draw()}` : nothing}
-      <div class="head"><h2>API tokens</h2><span class="gap"></span><button @click=${() => makeToken(id, tokens)}>Make a token in their name</button></div>
+      <div class="head"><h2>API tokens</h2><span class="gap"></span><button @click=${() => makeToken(id, person.value?.email ?? "this user", tokens)}>Create token</button></div>
       ${shown(tokens, (page) => tokensTable(page.items, tokens))}`,
     dispose: () => {
       person.dispose();
@@ -87,9 +87,9 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
     });
   const password = () =>
     order("person.set_password", {
-      title: `A new password for ${now.email}`,
+      title: `Set the password of ${now.email}`,
       text: "Every browser that is signed in to the account is signed out.",
-      action: "Set the password",
+      action: "Set password",
       known,
       wishes: { password: { hint: PASSWORD_HINT } },
       done: () => note("The password is set."),
@@ -104,15 +104,15 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
     });
   const support = () =>
     order("person.impersonate", {
-      title: `Look inside the account of ${now.email}`,
-      text: "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
+      title: `Impersonate ${now.email}`,
+      text: "For 30 minutes you see what this person sees, read-only. The audit of both of you records it.",
       action: "Start",
       known,
       done: () => location.replace("/"),
     });
   const remove = () =>
     order<Job>("user.delete", {
-      title: `Delete the account ${now.email}`,
+      title: `Delete user ${now.email}`,
       text: html`It is suspended at once and removed by a job. It goes only once it owns nothing:
         ${now.site_count ? `it has ${now.site_count} site${now.site_count === 1 ? "" : "s"} now, which have to be deleted or given to somebody else first` : "it has no sites now"}.`,
       action: "Delete",
@@ -124,21 +124,21 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
   const own = now.id === me.id;
   return html`
     <button @click=${change}>Change</button>
-    <button @click=${password}>Set a password</button>
+    <button @click=${password}>Set password</button>
     ${now.session_count ? html`<button @click=${() => attempt(() => api.post(`/admin/users/${now.id}/sign-out`), "They are signed out everywhere.")}>Sign out everywhere</button>` : nothing}
     ${!own && now.status === "active" && !now.last_sign_in_at ? html`<button @click=${() => attempt(() => api.post(`/users/${now.id}/invite`), `An invitation is sent to ${now.email}.`)}>Invite</button>` : nothing}
-    ${!own && now.status === "active" && now.role === "customer" ? html`<button @click=${support}>Support session</button>` : nothing}
+    ${!own && now.status === "active" && now.role === "customer" ? html`<button @click=${support}>Impersonate</button>` : nothing}
     ${now.second_factor && !own ? html`<button class="danger" @click=${disableCode}>Disable second factor</button>` : nothing}
     ${own || now.role === "customer" ? nothing : now.status === "active" ? html`<button class="danger" @click=${suspend}>Suspend</button>` : html`<button @click=${restore}>Restore</button>`}
-    ${own || now.role === "customer" ? nothing : html`<button class="danger" @click=${remove}>Delete the account</button>`}
+    ${own || now.role === "customer" ? nothing : html`<button class="danger" @click=${remove}>Delete user</button>`}
     <a class="button" href="#/audit?actor=${encodeURIComponent(now.email)}">What they did</a>`;
 }
 
-function makeToken(id: string, tokens: Resource<Page<Token>>): void {
+function makeToken(id: string, email: string, tokens: Resource<Page<Token>>): void {
   order<{ token: string }>("user.token", {
-    title: "Make an API token in their name",
-    text: "What is done with it is done as them, and is written down so.",
-    action: "Make the token",
+    title: `Create an API token for ${email}`,
+    text: "Calls with it act as this user; the audit says so.",
+    action: "Create token",
     known: { id },
     wishes: {
       name: { label: "What it is for" },
@@ -146,7 +146,7 @@ function makeToken(id: string, tokens: Resource<Page<Token>>): void {
         label: "May",
         hint: "read, sites, files, databases, backups, deploy, migrate, jobs; one a line. Empty: everything they may",
       },
-      days: { label: "Days", hint: "0: it never ends" },
+      days: { label: "Days", hint: "0: never expires" },
     },
     done: async (made) => {
       await tokens.load();
@@ -166,12 +166,12 @@ function tokensTable(all: Token[], tokens: Resource<Page<Token>>): TemplateResul
       done: () => tokens.load(),
     });
   return table(
-    ["Name", "Ends in", "May", "Made", "Used", "Until", ""],
+    ["Name", "Ends in", "May", "Created", "Used", "Expires", ""],
     all.map(
       (
         token,
       ) => html`<tr><td>${token.name}</td><td class="mono">…${token.last_four}</td><td>${token.scopes?.join(", ") ?? "everything they may"}</td>
-      <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td><td>${token.expires_at ? when(token.expires_at) : "for ever"}</td>
+      <td>${when(token.created_at)}</td><td>${when(token.last_used_at)}</td><td>${token.expires_at ? when(token.expires_at) : "never"}</td>
       <td class="act"><button class="danger" @click=${() => revoke(token)}>Revoke</button></td></tr>`,
     ),
     "No tokens.",

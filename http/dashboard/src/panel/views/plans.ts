@@ -25,7 +25,7 @@ export function plansView(): View {
     path: "/plans",
     kinds: ["person"],
     searchable: true,
-    buttons: () => html`<button class="primary" @click=${add}>Make a plan</button>`,
+    buttons: () => html`<button class="primary" @click=${add}>Create plan</button>`,
     rows: (plans) =>
       table(
         ["Plan", "Sites", "Databases", "Disk", "Traffic a month", "Each site's memory", "Customers", ""],
@@ -34,7 +34,7 @@ export function plansView(): View {
           <td>${mebibytes(plan.disk_mib)}</td><td>${mebibytes(plan.traffic_mib)}</td><td>${mebibytes(plan.memory_mib)}</td>
           <td>${plan.accounts}</td>
           <td class="act"><button @click=${() => change(plan)}>Change</button>
-            <button class="danger" ?disabled=${plan.accounts > 0} title=${plan.accounts ? "Customers have it" : ""} @click=${() => remove(plan)}>Remove</button></td></tr>`,
+            <button class="danger" ?disabled=${plan.accounts > 0} title=${plan.accounts ? "Accounts have this plan" : ""} @click=${() => remove(plan)}>Delete</button></td></tr>`,
         ),
         "No plans. A plan says how much of everything a customer may have.",
       ),
@@ -46,7 +46,7 @@ export function mebibytes(amount: number | null | undefined): string {
 }
 
 function add(): void {
-  order("plan.create", { title: "Make a plan", text: TEXT, action: "Make", wide: true, fields: FIELDS, wishes: WISHES });
+  order("plan.create", { title: "Create plan", text: TEXT, action: "Create", wide: true, fields: FIELDS, wishes: WISHES });
 }
 
 function change(plan: Plan): void {
@@ -64,9 +64,9 @@ function change(plan: Plan): void {
 
 function remove(plan: Plan): void {
   order("plan.delete", {
-    title: `Remove ${plan.name}?`,
+    title: `Delete ${plan.name}?`,
     text: "Nobody has it.",
-    action: "Remove",
+    action: "Delete",
     dangerous: true,
     known: { id: plan.id },
   });

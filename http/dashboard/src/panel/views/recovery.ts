@@ -23,17 +23,17 @@ function manifests(now: Recovery, reload: () => void): Fragment {
   const { key } = now;
   return html`
     <div class="head"><h2>If this server is lost</h2><span class="gap"></span>
-      <button @click=${() => makeKey(Boolean(key), reload)}>${key ? "Rotate the recovery key" : "Make the recovery key"}</button>
+      <button @click=${() => makeKey(Boolean(key), reload)}>${key ? "Rotate recovery key" : "Create recovery key"}</button>
       ${key ? html`<button @click=${() => void attempt(write)}>Write manifests now</button>` : nothing}</div>
     ${
       key
         ? facts([
             ["Recovery key", html`<span class="mono">${key.fingerprint}</span>`],
-            ["Made", when(key.created_at)],
+            ["Created", when(key.created_at)],
           ])
         : html`<p class="failure">There is no recovery key: once this server is lost, nothing opens its backups.</p>`
     }
-    ${table(["Target", "", "Manifest of", "Size", ""], now.manifests.map(row), "Backups are copied nowhere, so there is no place for a manifest.")}`;
+    ${table(["Target", "", "Manifest of", "Size", ""], now.manifests.map(row), "No backup target: manifests are written to targets only.")}`;
 }
 
 function row(one: TargetManifest): TemplateResult {
@@ -47,7 +47,7 @@ function recovered(from: RecoveredFrom | null): Fragment {
   const missing = from.sites.filter((site) => site.status !== "recovered").length;
   return html`
     <div class="head"><h2>Recovered from ${from.hostname}</h2><span class="gap"></span>
-      ${missing ? html`<button class="primary" @click=${() => void attempt(goOn)}>Go on</button>` : nothing}</div>
+      ${missing ? html`<button class="primary" @click=${() => void attempt(goOn)}>Continue</button>` : nothing}</div>
     ${facts([
       ["As of", when(from.taken_at)],
       ["Since", when(from.recovered_at)],
@@ -69,16 +69,16 @@ function recovered(from: RecoveredFrom | null): Fragment {
 function become(now: Recovery): Fragment {
   if (now.recovered || now.holds.some((each) => each.endsWith(" sites"))) return nothing;
   return html`
-    <div class="head"><h2>Bring a lost server back</h2><span class="gap"></span>
+    <div class="head"><h2>Recover a lost server</h2><span class="gap"></span>
       <button @click=${() => discover(now)}>Discover</button></div>
-    <p class="quiet">This server has no sites: it can become one that was lost. Add the target that its backups went to, then look what is there.</p>`;
+    <p class="quiet">This server has no sites: it can become one that was lost. Add the target that its backups went to, then discover what it holds.</p>`;
 }
 
 function discover(now: Recovery): void {
   order<Discovered>("recovery.discover", {
     title: "Discover",
     text: "Nothing is changed. With the recovery key the sites are shown as well.",
-    action: "Look",
+    action: "Discover",
     wide: true,
     wishes: { target: targetChoice(now) },
     done: (found) => discovered(found, now),
@@ -106,16 +106,16 @@ function discovered(found: Discovered, now: Recovery): Fragment {
             ),
             "It has no sites.",
           )}
-          <p><button class="primary" @click=${() => begin(now, opened.id)}>Bring it back</button></p>`
+          <p><button class="primary" @click=${() => recover(now, opened.id)}>Recover</button></p>`
         : nothing
     }`;
 }
 
-function begin(now: Recovery, manifest: string): void {
+function recover(now: Recovery, manifest: string): void {
   order<Job>("recovery.run", {
-    title: "Bring a lost server back",
+    title: "Recover a lost server",
     text: `This server becomes the lost one, which must not run again. ${now.holds.length ? `What it has is deleted: ${now.holds.join(", ")}.` : ""} You are signed out: sign in as there.`,
-    action: "Start",
+    action: "Recover",
     dangerous: true,
     known: { manifest },
     initial: { replace: false },
@@ -130,15 +130,14 @@ function targetChoice(now: Recovery) {
 
 function makeKey(rotate: boolean, reload: () => void): void {
   order<RecoveryKeySecret>("recovery.key", {
-    title: rotate ? "Rotate the recovery key" : "Make the recovery key",
+    title: rotate ? "Rotate recovery key" : "Create recovery key",
     text: rotate ? "The current key opens no manifest once new ones are written." : "",
-    action: rotate ? "Rotate" : "Make",
+    action: rotate ? "Rotate" : "Create",
     fields: [],
     known: { rotate },
     done: (made) => {
       reload();
-      return html`<p>Keep it where this server's loss does not take it along. It is shown this once; without it nothing of a
-        lost server can be read.</p>${secret(made.recovery_key)}`;
+      return html`<p>Keep it away from this server. It is shown this once; without it nothing of a lost server can be read.</p>${secret(made.recovery_key)}`;
     },
   });
 }

@@ -26,7 +26,7 @@ function accounts(site: Site, { may }: Viewer): SitePart {
     text: "Each signs in to this site alone, and works as the site's own account. While the site is suspended none opens anything.",
     path: `/sites/${site.id}/sftp`,
     heads: ["Login", "Kind", "Signs in with", "Connects by", "Made", ""],
-    buttons: (now) => (may("sftp.create") ? html`<button class="primary" @click=${() => add(now)}>Add an account</button>` : nothing),
+    buttons: (now) => (may("sftp.create") ? html`<button class="primary" @click=${() => add(now)}>Create account</button>` : nothing),
     row: (account) => html`<tr><td class="mono">${account.login}</td>
       <td>${account.kind}${account.folder ? html` <span class="quiet mono">${account.folder}</span>` : nothing}</td>
       <td>${account.has_password ? html`<div>a password</div>` : nothing}${account.keys.map(
@@ -36,7 +36,7 @@ function accounts(site: Site, { may }: Viewer): SitePart {
       <td class="mono">${connection(account)}</td><td>${when(account.created_at)}</td>
       <td class="act">${
         may("sftp.update")
-          ? html`<button @click=${() => newPassword(account)}>New password</button> <button @click=${() => replaceKeys(account)}>Replace the keys</button>`
+          ? html`<button @click=${() => newPassword(account)}>Reset password</button> <button @click=${() => replaceKeys(account)}>Replace keys</button>`
           : nothing
       }
         ${may("sftp.delete") ? html`<button class="danger" @click=${() => remove(account)}>Delete</button>` : nothing}</td></tr>`,
@@ -53,7 +53,7 @@ function connection({ kind, login, port }: AccessAccount): string {
 function server(): SitePart {
   const keys = new Resource<HostKeys>((signal) => api.get("/sftp/host-keys", {}, signal));
   return {
-    draw: () => html`<h2>Keys of the server</h2>
+    draw: () => html`<h2>Host keys of the server</h2>
       <p class="quiet">Compare them with what the client shows when it connects for the first time.</p>
       ${shown(keys, (found) =>
         table(
@@ -68,9 +68,9 @@ function server(): SitePart {
 
 function add(site: Site): void {
   order<AccessAccountCreated>("sftp.create", {
-    title: `Add an access account to ${site.domain}`,
+    title: `Create an access account for ${site.domain}`,
     text: "Without a password and without keys a password is made up, and shown once.",
-    action: "Add",
+    action: "Create",
     known: { id: site.id },
     fields: (values) => ["name", ...(site.shell ? ["kind"] : []), ...(values["kind"] === "shell" ? [] : ["folder"]), "password", "keys"],
     wishes: {
@@ -85,9 +85,9 @@ function add(site: Site): void {
 
 function newPassword(account: AccessAccount): void {
   order<AccessAccountCreated>("sftp.update", {
-    title: `A new password for ${account.login}?`,
+    title: `Reset the password of ${account.login}?`,
     text: "The password before is refused, and open sessions of this account end.",
-    action: "Make one",
+    action: "Reset",
     dangerous: true,
     known: { id: account.site_id, account_id: account.id, new_password: true },
     fields: [],

@@ -23,7 +23,7 @@ export function siteApp(site: Site, { may }: Viewer): SitePart {
         (found) => html`
       <div class="head"><h2>Application</h2>${badge(found.state, found.problem)}<span class="gap"></span>
         ${may("app.start", "app.restart", "app.stop") ? controls(found, act) : nothing}
-        ${may("app.update") ? html`<button class="primary" @click=${() => change(now, found)}>Change it</button>` : nothing}</div>
+        ${may("app.update") ? html`<button class="primary" @click=${() => change(now, found)}>Change</button>` : nothing}</div>
       ${found.problem ? html`<p class="failure">The last start failed: ${found.problem}</p>` : nothing}
       ${facts([
         ["Language", found.runtime],
@@ -45,7 +45,7 @@ function controls(app: SiteApp, act: (operation: OperationName, done: string) =>
   if (app.state === "stopped") {
     return html`<button @click=${() => act("app.start", "It is being started.")}>Start</button>`;
   }
-  return html`<button @click=${() => act("app.restart", "It is being started anew; visitors go on with the one before.")}>Restart</button>
+  return html`<button @click=${() => act("app.restart", "It is being restarted; visitors are served by the previous processes until then.")}>Restart</button>
     <button @click=${() => act("app.stop", "It is stopped.")}>Stop</button>`;
 }
 
@@ -57,6 +57,6 @@ function change(site: Site, app: SiteApp): void {
     known: { id: site.id },
     initial: app,
     fields: ["entry", ...(app.runtime === "python" ? ["interface"] : []), "folder", "health_path"],
-    wishes: { entry: { label: "What is run" }, health_path: { label: "Path that says it is well" } },
+    wishes: { entry: { label: "Entry point" }, health_path: { label: "Health check path" } },
   });
 }

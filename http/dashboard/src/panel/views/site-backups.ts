@@ -19,7 +19,7 @@ export function siteBackups(site: Site, viewer: Viewer): SitePart {
       ${shown(
         schedule,
         (found) => html`
-        <div class="head"><h2>Schedule</h2><span class="gap"></span>${viewer.may("backup.set_schedule") ? html`<button @click=${() => plan(now, found)}>Change the schedule</button>` : nothing}</div>
+        <div class="head"><h2>Schedule</h2><span class="gap"></span>${viewer.may("backup.set_schedule") ? html`<button @click=${() => plan(now, found)}>Change schedule</button>` : nothing}</div>
         ${facts([
           ["Backups are made", found.enabled ? often(found) : badge("off", "Nobody makes backups of this site but you")],
           ["The next", when(found.next_run_at)],
@@ -67,7 +67,7 @@ function row(site: Site, backup: Backup, { may }: Viewer): TemplateResult {
         ? html`${
             may("backup.restore")
               ? html`<button @click=${() => void restore(site, backup, may("backup.configuration"))}>Restore</button>
-          <button @click=${() => restorePath(site, backup)}>One file…</button>`
+          <button @click=${() => restorePath(site, backup)}>Restore one file…</button>`
               : nothing
           }
           ${may("backup.delete") ? html`<button class="danger" @click=${() => remove(backup)}>Delete</button>` : nothing}`
@@ -91,11 +91,11 @@ const PARTS = [
   { value: "configuration", label: "Names, redirects, protection, DNS, PHP, application, tasks and certificate" },
 ];
 
-/** What the configuration would change is shown before anything is ordered, to whoever may restore it as well. */
+/** Shows the changes of a restored configuration before anything is ordered, to everybody who may restore it. */
 async function restore(site: Site, backup: Backup, configuration: boolean): Promise<void> {
   const changes = configuration ? await api.get<ConfigurationChange[]>(`/backups/${backup.id}/configuration`).catch(() => null) : [];
   order<Job>("backup.restore", {
-    title: `Restore ${site.domain} as it was`,
+    title: `Restore ${site.domain}`,
     text: html`<p>As of ${new Date(backup.created_at).toLocaleString()}. What has changed since is lost in the parts that you choose.</p>
       ${changes === null ? html`<p>What the configuration would change cannot be shown.</p>` : configuration ? changed(changes) : nothing}`,
     action: "Restore",
@@ -145,13 +145,13 @@ function remove(backup: Backup): void {
 
 function plan(site: Site, schedule: BackupSchedule): void {
   order("backup.set_schedule", {
-    title: `When ${site.domain} is backed up`,
+    title: `Backup schedule of ${site.domain}`,
     action: "Save",
     wide: true,
     known: { id: site.id },
     initial: schedule,
     wishes: {
-      enabled: { label: "Make backups by itself" },
+      enabled: { label: "Back up automatically" },
       hour: { label: "Hour, in UTC" },
       weekday: { kind: "select", options: WEEKDAYS.map((label, value) => ({ value: String(value), label })) },
       keep_last: { label: "Keep the last" },

@@ -17,9 +17,9 @@ export function siteCertificate(site: Site, { may }: Viewer): SitePart {
         certificate,
         (found) => html`${certificateFacts(found)}
         <p class="actions">
-          ${may("certificate.issue") ? html`<button class="primary" @click=${() => issue(now, found)}>${found.source === "acme" ? "Renew it now" : "Get one now"}</button>` : nothing}
-          ${may("certificate.upload") ? html`<button @click=${() => upload(now)}>Upload one of your own</button>` : nothing}
-          ${found.source && may("certificate.remove") ? html`<button class="danger" @click=${() => remove(now)}>Take it away</button>` : nothing}</p>
+          ${may("certificate.issue") ? html`<button class="primary" @click=${() => issue(now, found)}>${found.source === "acme" ? "Renew" : "Issue"}</button>` : nothing}
+          ${may("certificate.upload") ? html`<button @click=${() => upload(now)}>Upload certificate</button>` : nothing}
+          ${found.source && may("certificate.remove") ? html`<button class="danger" @click=${() => remove(now)}>Remove</button>` : nothing}</p>
         ${found.fingerprint ? html`<p class="quiet">SHA-256 <span class="mono">${found.fingerprint}</span></p>` : ""}`,
       )}`,
     dispose: () => certificate.dispose(),
@@ -28,13 +28,13 @@ export function siteCertificate(site: Site, { may }: Viewer): SitePart {
 
 function issue(site: Site, found: Certificate): void {
   order("certificate.issue", {
-    title: `Get a certificate for ${site.domain}?`,
-    text: "It is ordered by ACME for all names of the site. What is served stays until there is something better.",
-    action: "Order it",
+    title: `Issue a certificate for ${site.domain}?`,
+    text: "Ordered by ACME for all domains of the site. The present certificate is served until the new one is ready.",
+    action: "Issue",
     known: { id: site.id },
     initial: { challenge: found.challenge, wildcards: found.wildcards },
     wishes: {
-      challenge: { label: "Names are proven by", hint: "dns-01: records in the site's zones, where this server answers for them" },
+      challenge: { label: "Challenge", hint: "dns-01: records in the site's zones, where this server answers for them" },
       wildcards: { label: "Wildcards", placeholder: `*.${site.domain}`, hint: "One a line; by dns-01 alone. Renewals keep them." },
     },
     done: () => note("A certificate is being ordered."),
@@ -44,12 +44,12 @@ function issue(site: Site, found: Certificate): void {
 function upload(site: Site): void {
   order("certificate.upload", {
     title: `Upload a certificate for ${site.domain}`,
-    text: "It is checked against the site's names before it is served, and replaced by nobody but you.",
-    action: "Serve it",
+    text: "It is checked against the site's domains first, and never replaced automatically.",
+    action: "Upload",
     wide: true,
     known: { id: site.id },
     wishes: {
-      certificate: { label: "Certificate and those of its issuers", placeholder: "-----BEGIN CERTIFICATE-----" },
+      certificate: { label: "Certificate chain", placeholder: "-----BEGIN CERTIFICATE-----" },
       key: { label: "Private key", kind: "textarea", placeholder: "-----BEGIN PRIVATE KEY-----", hint: "PEM, not encrypted" },
     },
   });
@@ -57,9 +57,9 @@ function upload(site: Site): void {
 
 function remove(site: Site): void {
   order("certificate.remove", {
-    title: `Take the certificate of ${site.domain} away?`,
-    text: "Where there is an authority, another one is ordered.",
-    action: "Take it away",
+    title: `Remove the certificate of ${site.domain}?`,
+    text: "If ACME is configured, a new one is ordered.",
+    action: "Remove",
     dangerous: true,
     known: { id: site.id },
   });

@@ -22,7 +22,7 @@ export function siteDatabases(site: Site, viewer: Viewer): SitePart {
     page.items.filter((each) => databases.value?.items.some((database) => database.id === each.database_id));
   return {
     draw: (now) => html`
-      <div class="head"><h2>Databases</h2><span class="gap"></span>${may("database.create") ? html`<button class="primary" @click=${() => create(now)}>Create a database</button>` : nothing}</div>
+      <div class="head"><h2>Databases</h2><span class="gap"></span>${may("database.create") ? html`<button class="primary" @click=${() => create(now)}>Create database</button>` : nothing}</div>
       ${shown(databases, (page) =>
         table(
           ["Name", "Status", "Engine", "Size", "Programs connect at", ""],
@@ -31,7 +31,7 @@ export function siteDatabases(site: Site, viewer: Viewer): SitePart {
         ),
       )}
       <div class="head"><h2>Users</h2><span class="gap"></span>
-        ${databases.value?.items.length && may("database_user.create") ? html`<button @click=${() => addUser(now, databases.value?.items ?? [])}>Add a user</button>` : nothing}</div>
+        ${databases.value?.items.length && may("database_user.create") ? html`<button @click=${() => addUser(now, databases.value?.items ?? [])}>Create user</button>` : nothing}</div>
       ${shown(users, (page) =>
         table(
           ["Name", "Engine", "May use", ""],
@@ -60,7 +60,7 @@ export function siteDatabases(site: Site, viewer: Viewer): SitePart {
 function databaseRow(database: Database, { may }: Viewer): TemplateResult {
   return html`<tr><td class="mono">${database.name}</td><td>${badge(database.status, database.problem)}</td><td>${database.engine}</td>
     <td>${database.size === null ? "—" : bytes(database.size)}</td><td class="mono">${database.socket}</td>
-    <td class="act">${may("database.export") ? html`<button @click=${() => begin(database)}>Export</button>` : nothing}
+    <td class="act">${may("database.export") ? html`<button @click=${() => exportDatabase(database)}>Export</button>` : nothing}
       ${may("database.import") ? html`<button @click=${() => load(database)}>Import</button>` : nothing}
       ${may("database.delete") ? html`<button class="danger" @click=${() => remove(database)}>Delete</button>` : nothing}</td></tr>`;
 }
@@ -69,10 +69,10 @@ function userRow(user: DatabaseUser, databases: Database[], { may }: Viewer): Te
   return html`<tr><td class="mono">${user.name} ${user.problem ? badge("failed", user.problem) : nothing}</td><td>${user.engine}</td>
     <td>${user.grants.map(
       (grant) => html`<div>${grant.database} <span class="quiet">${grant.access.replaceAll("_", " ")}</span>
-        ${may("database_user.revoke") ? html`<button class="plain" aria-label="Take ${grant.database} from ${user.name}" @click=${() => revoke(user, grant)}>×</button>` : nothing}</div>`,
+        ${may("database_user.revoke") ? html`<button class="plain" aria-label="Revoke ${user.name}'s access to ${grant.database}" @click=${() => revoke(user, grant)}>×</button>` : nothing}</div>`,
     )}</td>
     <td class="act">${may("database_user.grant") ? html`<button @click=${() => grantMore(user, databases)}>Grant</button>` : nothing}
-      ${may("database_user.reset_password") ? html`<button @click=${() => resetPassword(user)}>New password</button>` : nothing}
+      ${may("database_user.reset_password") ? html`<button @click=${() => resetPassword(user)}>Reset password</button>` : nothing}
       ${may("database_user.delete") ? html`<button class="danger" @click=${() => removeUser(user)}>Delete</button>` : nothing}</td></tr>`;
 }
 
@@ -90,7 +90,7 @@ async function download(made: DatabaseExport): Promise<void> {
 
 function create(site: Site): void {
   order<DatabaseCreated>("database.create", {
-    title: "Create a database",
+    title: "Create database",
     action: "Create",
     known: { site_id: site.id },
     wishes: { user: { label: "With a user called", hint: "Its password is shown once. Left empty, there is none yet." } },
@@ -111,7 +111,7 @@ function shownOnce({ user, password }: DatabaseSecret, database?: Database): Fra
   ])}<p>The password. It is shown this once.</p>${secret(password)}`;
 }
 
-function begin(database: Database): void {
+function exportDatabase(database: Database): void {
   order<Job>("database.export", {
     title: `Export ${database.name}?`,
     action: "Export",
@@ -153,8 +153,8 @@ function options(databases: Database[]): { value: string; label: string }[] {
 
 function addUser(site: Site, databases: Database[]): void {
   order<DatabaseSecret>("database_user.create", {
-    title: `Add a user of the databases of ${site.domain}`,
-    action: "Add",
+    title: `Create a database user for ${site.domain}`,
+    action: "Create",
     wishes: { database_id: { label: "Database", kind: "select", options: options(databases) }, access: ACCESS },
     done: (made) => shownOnce(made),
   });
@@ -163,7 +163,7 @@ function addUser(site: Site, databases: Database[]): void {
 function grantMore(user: DatabaseUser, databases: Database[]): void {
   const others = databases.filter((each) => each.engine === user.engine);
   order("database_user.grant", {
-    title: `Let ${user.name} use a database`,
+    title: `Grant ${user.name} access to a database`,
     action: "Grant",
     known: { id: user.id },
     wishes: { database_id: { label: "Database", kind: "select", options: options(others) }, access: ACCESS },
@@ -172,8 +172,8 @@ function grantMore(user: DatabaseUser, databases: Database[]): void {
 
 function revoke(user: DatabaseUser, grant: DatabaseUser["grants"][number]): void {
   order("database_user.revoke", {
-    title: `Take ${grant.database} from ${user.name}?`,
-    action: "Take it away",
+    title: `Revoke ${user.name}'s access to ${grant.database}?`,
+    action: "Revoke",
     dangerous: true,
     known: { id: user.id, database: grant.database_id },
   });
@@ -181,9 +181,9 @@ function revoke(user: DatabaseUser, grant: DatabaseUser["grants"][number]): void
 
 function resetPassword(user: DatabaseUser): void {
   ask({
-    title: `A new password for ${user.name}`,
+    title: `Reset the password of ${user.name}`,
     text: "The one before is refused at once.",
-    action: "Make one",
+    action: "Reset",
     dangerous: true,
     submit: async () => shownOnce(await api.post<DatabaseSecret>(`/database-users/${user.id}/password`)),
   });

@@ -30,8 +30,8 @@ export function siteDns(site: Site, viewer: Viewer): SitePart {
             : nothing
         }
         <span class="gap"></span>
-        ${viewer.may("dns.point") ? html`<button @click=${() => point(now)}>Point it here</button>` : nothing}
-        ${viewer.may("dns.create") ? html`<button class="primary" @click=${() => add(now, found)}>Add a record</button>` : nothing}</div>
+        ${viewer.may("dns.point") ? html`<button @click=${() => point(now)}>Point here</button>` : nothing}
+        ${viewer.may("dns.create") ? html`<button class="primary" @click=${() => add(now, found)}>Create record</button>` : nothing}</div>
       ${delegation(found)}
       ${records(now, found, viewer)}`,
       )}`,
@@ -98,8 +98,8 @@ const WISHES = {
 
 function add(site: Site, { zone }: SiteDns): void {
   order("dns.create", {
-    title: `Add a record to ${zone.name}`,
-    action: "Add",
+    title: `Create a record in ${zone.name}`,
+    action: "Create",
     known: { id: site.id, zone: zone.name },
     fields: ["name", "data", "ttl"],
     wishes: WISHES,
@@ -131,7 +131,7 @@ function point(site: Site): void {
   order<DnsPoint>("dns.point", {
     title: `Point ${site.domain} here?`,
     text: "The records of its names are set to the addresses of this server; those that led elsewhere are replaced.",
-    action: "Point it here",
+    action: "Point here",
     known: { id: site.id },
     done: pointed,
   });

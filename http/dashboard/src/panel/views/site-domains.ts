@@ -16,11 +16,11 @@ export function siteDomains(site: Site, viewer: Viewer): SitePart {
 
 function names(site: Site, { may }: Viewer): SitePart {
   return rows<SiteDomain>({
-    title: "Names",
+    title: "Domains",
     text: "The site answers for each of them. The primary one is what it is called by here, and in its certificate.",
     path: `/sites/${site.id}/domains`,
     heads: ["Name", "", ""],
-    buttons: (now) => (may("domain.add") ? html`<button class="primary" @click=${() => add(now)}>Add a name</button>` : nothing),
+    buttons: (now) => (may("domain.add") ? html`<button class="primary" @click=${() => add(now)}>Add domain</button>` : nothing),
     row: (domain, now) => html`<tr><td>${domain.name}</td>
       <td>${domain.primary ? badge("primary") : domain.redirect_to_primary ? html`<span class="quiet">sent to ${now.domain}</span>` : nothing}</td>
       <td class="act">${
@@ -28,11 +28,11 @@ function names(site: Site, { may }: Viewer): SitePart {
           ? nothing
           : html`${
               may("domain.update")
-                ? html`<button @click=${() => makePrimary(domain)}>Make it primary</button>
-            <button @click=${() => redirectName(domain, now)}>${domain.redirect_to_primary ? "Serve it" : "Send it to the primary"}</button>`
+                ? html`<button @click=${() => makePrimary(domain)}>Make primary</button>
+            <button @click=${() => redirectName(domain, now)}>${domain.redirect_to_primary ? "Serve the site" : "Redirect to primary"}</button>`
                 : nothing
             }
-            ${may("domain.delete") ? html`<button class="danger" @click=${() => remove(domain)}>Remove</button>` : nothing}`
+            ${may("domain.delete") ? html`<button class="danger" @click=${() => remove(domain)}>Delete</button>` : nothing}`
       }</td></tr>`,
     empty: "No names.",
   });
@@ -40,19 +40,19 @@ function names(site: Site, { may }: Viewer): SitePart {
 
 function add(site: Site): void {
   order("domain.add", {
-    title: `Add a name to ${site.domain}`,
+    title: `Add a domain to ${site.domain}`,
     text: "Its DNS has to lead to this server; a certificate for it is ordered by itself.",
     action: "Add",
     known: { id: site.id },
-    wishes: { name: { placeholder: "www.example.org" }, redirect_to_primary: { label: `Send its visitors to ${site.domain}` } },
+    wishes: { name: { placeholder: "www.example.org" }, redirect_to_primary: { label: `Redirect its visitors to ${site.domain}` } },
   });
 }
 
 function makePrimary(domain: SiteDomain): void {
   order("domain.update", {
-    title: `Make ${domain.name} the primary name?`,
+    title: `Make ${domain.name} the primary domain?`,
     text: "The one before stays a name of the site.",
-    action: "Make it primary",
+    action: "Make primary",
     known: { id: domain.id, primary: true },
     fields: [],
   });
@@ -61,8 +61,8 @@ function makePrimary(domain: SiteDomain): void {
 function redirectName(domain: SiteDomain, site: Site): void {
   const redirect_to_primary = !domain.redirect_to_primary;
   order("domain.update", {
-    title: redirect_to_primary ? `Send visitors of ${domain.name} to ${site.domain}?` : `Serve the site at ${domain.name} as well?`,
-    action: redirect_to_primary ? "Send them there" : "Serve it",
+    title: redirect_to_primary ? `Redirect ${domain.name} to ${site.domain}?` : `Serve the site at ${domain.name} as well?`,
+    action: redirect_to_primary ? "Redirect" : "Serve the site",
     known: { id: domain.id, redirect_to_primary },
     fields: [],
   });
@@ -70,9 +70,9 @@ function redirectName(domain: SiteDomain, site: Site): void {
 
 function remove(domain: SiteDomain): void {
   order("domain.delete", {
-    title: `Remove ${domain.name}?`,
+    title: `Delete ${domain.name}?`,
     text: "Visitors no longer get an answer there.",
-    action: "Remove",
+    action: "Delete",
     dangerous: true,
     known: { id: domain.id },
   });
@@ -83,24 +83,24 @@ function redirects(site: Site, { may }: Viewer): SitePart {
     title: "Redirects",
     path: `/sites/${site.id}/redirects`,
     heads: ["Path", "Is sent to", "Status", ""],
-    buttons: (now) => (may("redirect.create") ? html`<button @click=${() => addRedirect(now)}>Add a redirect</button>` : nothing),
+    buttons: (now) => (may("redirect.create") ? html`<button @click=${() => addRedirect(now)}>Create redirect</button>` : nothing),
     row: (
       redirect,
     ) => html`<tr><td class="mono">${redirect.path}${redirect.below ? html` <span class="quiet">and below</span>` : nothing}</td>
       <td class="mono">${redirect.target}</td><td>${redirect.status}</td>
-      <td class="act">${may("redirect.delete") ? html`<button class="danger" @click=${() => removeRedirect(redirect)}>Remove</button>` : nothing}</td></tr>`,
+      <td class="act">${may("redirect.delete") ? html`<button class="danger" @click=${() => removeRedirect(redirect)}>Delete</button>` : nothing}</td></tr>`,
     empty: "No path is sent elsewhere.",
   });
 }
 
 function addRedirect(site: Site): void {
   order("redirect.create", {
-    title: "Add a redirect",
-    action: "Add",
+    title: "Create redirect",
+    action: "Create",
     known: { id: site.id },
     wishes: {
       path: { placeholder: "/old" },
-      target: { label: "Is sent to", placeholder: "/new or https://example.org/new" },
+      target: { label: "Target", placeholder: "/new or https://example.org/new" },
       status: {
         label: "How",
         kind: "select",
@@ -118,8 +118,8 @@ function addRedirect(site: Site): void {
 
 function removeRedirect(redirect: Redirect): void {
   order("redirect.delete", {
-    title: `Remove the redirect of ${redirect.path}?`,
-    action: "Remove",
+    title: `Delete the redirect of ${redirect.path}?`,
+    action: "Delete",
     dangerous: true,
     known: { id: redirect.id },
   });

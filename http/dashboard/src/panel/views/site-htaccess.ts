@@ -1,4 +1,4 @@
-/** What becomes of a site's .htaccess files: a verdict beside each line. */
+/** A site's .htaccess files, with a verdict for each line. */
 import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
 import { Resource } from "../../shared/resource";
@@ -13,9 +13,9 @@ export function siteHtaccess(site: Site): SitePart {
       html`${shown(
         report,
         (found) => html`
-        <div class="head"><h2>${found.ready ? "Nothing in .htaccess files is missed here" : "Some of .htaccess files is not so here"}</h2></div>
-        <p class="quiet">They are Apache's, and nginx does not read them. What blocks has to be seen to before visitors come.</p>
-        ${found.complete ? nothing : html`<p class="failure">Not all of them could be read.</p>`}
+        <div class="head"><h2>${found.ready ? "No .htaccess line blocks the site" : ".htaccess files need attention"}</h2></div>
+        <p class="quiet">Apache reads these files, nginx does not. Resolve lines that block before visitors come.</p>
+        ${found.complete ? nothing : html`<p class="failure">Some files could not be read.</p>`}
         ${found.files.map(
           (file) => html`<h3 class="mono">${file.path}</h3>
           ${table(

@@ -18,7 +18,7 @@ export function sitePhp(site: Site, { may }: Viewer): SitePart {
         const { settings } = found;
         return html`
         <div class="head"><h2>PHP ${found.version}</h2><span class="gap"></span>
-          ${may("site.php_restart") ? html`<button @click=${() => restart(now)}>Start it anew</button>` : nothing}
+          ${may("site.php_restart") ? html`<button @click=${() => restart(now)}>Restart</button>` : nothing}
           ${may("site.php_update") ? html`<button class="primary" @click=${() => change(now, found, versions.value ?? [])}>Change version and settings</button>` : nothing}</div>
         ${facts([
           ["Memory of a request", `${settings.memory_limit_mib} MiB`],
@@ -69,9 +69,9 @@ function change(site: Site, php: SitePhp, versions: PhpVersion[]): void {
 
 function restart(site: Site): void {
   order("site.php_restart", {
-    title: `Start the PHP of ${site.domain} anew?`,
+    title: `Restart the PHP of ${site.domain}?`,
     text: "With empty caches. Visitors notice nothing.",
-    action: "Start it anew",
+    action: "Restart",
     known: { id: site.id },
     done: () => note("PHP was restarted."),
   });

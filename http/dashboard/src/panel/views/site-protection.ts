@@ -1,4 +1,4 @@
-/** What a site's visitors are kept from: paths that ask for a password, and paths that nobody is shown. */
+/** Protected paths of a site, which ask visitors for a password, and denied paths, which no visitor sees. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { facts, secret, when } from "../../shared/ui";
 import { order } from "../form";
@@ -20,21 +20,21 @@ function protectedPaths(site: Site, { may }: Viewer): SitePart {
     text: "Visitors of such a path, and of what is below it, need one of its logins.",
     path: `/sites/${site.id}/protected-paths`,
     heads: ["Path", "Logins", ""],
-    buttons: (now) => (may("protected_path.create") ? html`<button @click=${() => protect(now)}>Ask for a password</button>` : nothing),
+    buttons: (now) => (may("protected_path.create") ? html`<button @click=${() => protect(now)}>Protect path</button>` : nothing),
     row: (path) => html`<tr><td class="mono">${path.path}</td>
       <td>${path.logins.map(
         (login) =>
           html`<div><span class="mono">${login}</span> ${
-            may("protected_path.set_login") ? html`<button @click=${() => renew(path, login)}>New password</button>` : nothing
+            may("protected_path.set_login") ? html`<button @click=${() => renew(path, login)}>Reset password</button>` : nothing
           } ${
             may("protected_path.remove_login") && path.logins.length > 1
               ? html`<button class="danger" @click=${() => removeLogin(path, login)}>Remove</button>`
               : nothing
           }</div>`,
       )}</td>
-      <td class="act">${may("protected_path.set_login") ? html`<button @click=${() => letIn(path)}>Let somebody in</button>` : nothing}
-        ${may("protected_path.delete") ? html`<button class="danger" @click=${() => open(path)}>Open it</button>` : nothing}</td></tr>`,
-    empty: "Everything is open to everybody.",
+      <td class="act">${may("protected_path.set_login") ? html`<button @click=${() => setLogin(path)}>Set login</button>` : nothing}
+        ${may("protected_path.delete") ? html`<button class="danger" @click=${() => open(path)}>Remove protection</button>` : nothing}</td></tr>`,
+    empty: "No path is protected.",
   });
 }
 
@@ -42,20 +42,20 @@ const PASSWORD = { password: { hint: "Twelve characters at least; if left empty,
 
 function protect(site: Site): void {
   order<ProtectedPathOpened>("protected_path.create", {
-    title: `Ask visitors of ${site.domain} for a password`,
-    action: "Ask for it",
+    title: `Protect a path of ${site.domain} with a password`,
+    action: "Protect",
     known: { id: site.id },
     wishes: { path: { placeholder: "/members" }, ...PASSWORD },
     done: (made) => shownOnce(made, made.logins[0] ?? ""),
   });
 }
 
-function letIn(path: ProtectedPath): void {
+function setLogin(path: ProtectedPath): void {
   let login = "";
   order<ProtectedPathOpened>("protected_path.set_login", {
-    title: `Let somebody in at ${path.path}`,
+    title: `Set a login for ${path.path}`,
     text: "If the login exists, its password is replaced.",
-    action: "Let in",
+    action: "Set",
     known: { id: path.id },
     fields: (values) => {
       login = values["login"] ?? "";
@@ -68,9 +68,9 @@ function letIn(path: ProtectedPath): void {
 
 function renew(path: ProtectedPath, login: string): void {
   order<ProtectedPathOpened>("protected_path.set_login", {
-    title: `A new password for ${login} at ${path.path}?`,
-    text: "The password before is refused from then on.",
-    action: "Make one",
+    title: `Reset the password of ${login} at ${path.path}?`,
+    text: "The old password stops working at once.",
+    action: "Reset",
     dangerous: true,
     known: { id: path.id, login },
     fields: [],
@@ -90,9 +90,9 @@ function removeLogin(path: ProtectedPath, login: string): void {
 
 function open(path: ProtectedPath): void {
   order("protected_path.delete", {
-    title: `Open ${path.path} to everybody?`,
+    title: `Remove password protection from ${path.path}?`,
     text: "Everybody can open it, and its logins are deleted.",
-    action: "Open it",
+    action: "Remove",
     dangerous: true,
     known: { id: path.id },
   });
@@ -109,20 +109,20 @@ function shownOnce({ path, password }: ProtectedPathOpened, login: string): Temp
 function deniedPaths(site: Site, { may }: Viewer): SitePart {
   return rows<DeniedPath>({
     title: "Denied paths",
-    text: "Nobody is shown what these are about. The site's own programs read it as before.",
+    text: "Visitors cannot open these. The site's own programs read them as before.",
     path: `/sites/${site.id}/denied-paths`,
     heads: ["Path or name", "Since", ""],
-    buttons: (now) => (may("denied_path.create") ? html`<button @click=${() => deny(now)}>Deny a path</button>` : nothing),
+    buttons: (now) => (may("denied_path.create") ? html`<button @click=${() => deny(now)}>Deny path</button>` : nothing),
     row: (denied) => html`<tr><td class="mono">${denied.pattern}</td><td>${when(denied.created_at)}</td>
-      <td class="act">${may("denied_path.delete") ? html`<button class="danger" @click=${() => show(denied)}>Show it again</button>` : nothing}</td></tr>`,
+      <td class="act">${may("denied_path.delete") ? html`<button class="danger" @click=${() => allow(denied)}>Allow</button>` : nothing}</td></tr>`,
     empty: "Nothing, besides what every site hides: files whose names start with a dot.",
   });
 }
 
 function deny(site: Site): void {
   order("denied_path.create", {
-    title: `Deny visitors of ${site.domain} a path`,
-    action: "Deny it",
+    title: `Deny a path of ${site.domain}`,
+    action: "Deny",
     known: { id: site.id },
     wishes: {
       pattern: {
@@ -134,10 +134,10 @@ function deny(site: Site): void {
   });
 }
 
-function show(denied: DeniedPath): void {
+function allow(denied: DeniedPath): void {
   order("denied_path.delete", {
-    title: `Show visitors ${denied.pattern} again?`,
-    action: "Show it",
+    title: `Allow ${denied.pattern} again?`,
+    action: "Allow",
     dangerous: true,
     known: { id: denied.id },
   });

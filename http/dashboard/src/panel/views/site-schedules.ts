@@ -11,7 +11,7 @@ import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
 const WISHES = {
-  kind: { label: "What it is", hint: "A program of the site by its interpreter, or a page of it" },
+  kind: { label: "Type", hint: "A program of the site by its interpreter, or a page of it" },
   path: { label: "Path", placeholder: "public/cron.php" },
   args: { label: "Arguments", hint: "One a line" },
   cron: { label: "When", placeholder: "*/15 * * * *", hint: "Minute, hour, day, month, weekday" },
@@ -32,10 +32,10 @@ export function siteSchedules(site: Site, { may }: Viewer): SitePart {
     text: "Each runs as the site's own account, within its limits. While the site is suspended none does.",
     path: `/sites/${site.id}/schedules`,
     heads: ["Name", "What", "When", "Next", ""],
-    buttons: (now) => (may("schedule.create") ? html`<button class="primary" @click=${() => add(now)}>Add a task</button>` : nothing),
+    buttons: (now) => (may("schedule.create") ? html`<button class="primary" @click=${() => add(now)}>Create task</button>` : nothing),
     row: (task) => html`<tr><td>${task.name}</td><td>${task.kind} <span class="mono">${task.path}</span></td>
       <td class="mono">${task.cron} <span class="quiet">${task.time_zone}</span></td><td>${task.enabled ? when(task.next_run_at) : badge("paused")}</td>
-      <td class="act"><button @click=${() => look(task)}>Runs</button> ${may("schedule.run") ? html`<button @click=${() => begin(task)}>Do it now</button>` : nothing}
+      <td class="act"><button @click=${() => look(task)}>Runs</button> ${may("schedule.run") ? html`<button @click=${() => runNow(task)}>Run now</button>` : nothing}
         ${may("schedule.update") ? html`<button @click=${() => change(task)}>Change</button>` : nothing}
         ${may("schedule.delete") ? html`<button class="danger" @click=${() => remove(task)}>Delete</button>` : nothing}</td></tr>`,
     empty: "Nothing is done by itself yet.",
@@ -78,7 +78,13 @@ async function read(run: ScheduleRun): Promise<void> {
 }
 
 function add(site: Site): void {
-  order("schedule.create", { title: `Add a task to ${site.domain}`, action: "Add", wide: true, known: { id: site.id }, wishes: WISHES });
+  order("schedule.create", {
+    title: `Create a task for ${site.domain}`,
+    action: "Create",
+    wide: true,
+    known: { id: site.id },
+    wishes: WISHES,
+  });
 }
 
 function change(task: Schedule): void {
@@ -92,10 +98,10 @@ function change(task: Schedule): void {
   });
 }
 
-function begin(task: Schedule): void {
+function runNow(task: Schedule): void {
   order("schedule.run", {
-    title: `Do ${task.name} now?`,
-    action: "Do it now",
+    title: `Run ${task.name} now?`,
+    action: "Run now",
     known: { id: task.id },
     done: () => note(`${task.name} is being done.`),
   });

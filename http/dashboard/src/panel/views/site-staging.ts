@@ -37,7 +37,7 @@ export function siteStaging(site: Site, { may }: Viewer): SitePart {
 
 function none(site: Site, mayCreate: boolean): TemplateResult {
   return html`<div class="head"><h2>Staging</h2><span class="gap"></span>
-    ${mayCreate ? html`<button class="primary" @click=${() => create(site)}>Make a copy</button>` : nothing}</div>
+    ${mayCreate ? html`<button class="primary" @click=${() => create(site)}>Create copy</button>` : nothing}</div>
     <p class="quiet">A copy of files and database to work on, behind a password and in no search engine. What is done in it
     changes nothing here until it is pushed.</p>`;
 }
@@ -45,7 +45,7 @@ function none(site: Site, mayCreate: boolean): TemplateResult {
 function head(site: Site, copy: Staging, may: Viewer["may"]): TemplateResult {
   const idle = copy.status === "ready" || copy.status === "failed";
   return html`<div class="head"><h2>Staging</h2>${badge(copy.status, copy.reason)}<span class="gap"></span>
-    ${may("staging.password") ? html`<button @click=${() => newPassword(site)}>New password</button>` : nothing}
+    ${may("staging.password") ? html`<button @click=${() => newPassword(site)}>Reset password</button>` : nothing}
     ${idle && may("staging.refresh") ? html`<button @click=${() => refresh(site)}>Refresh</button>` : nothing}
     ${idle && may("staging.delete") ? html`<button class="danger" @click=${() => remove(site)}>Delete</button>` : nothing}</div>
   ${facts([
@@ -60,7 +60,7 @@ function head(site: Site, copy: Staging, may: Viewer["may"]): TemplateResult {
 }
 
 function replaced(site: Site, preview: Resource<StagingPreview>, look: () => void, mayPush: boolean): TemplateResult {
-  return html`<div class="head"><h2>What a push replaces</h2><span class="gap"></span><button @click=${look}>Look again</button></div>
+  return html`<div class="head"><h2>What a push replaces</h2><span class="gap"></span><button @click=${look}>Reload</button></div>
     ${shown(
       preview,
       (found) => html`
@@ -92,7 +92,7 @@ function create(site: Site): void {
   order<StagingCreated>("staging.create", {
     title: `Copy ${site.domain}`,
     text: "The copy is a site of its own, under a name below this one. Point that name to this server as you did with the site's own.",
-    action: "Make the copy",
+    action: "Create",
     known: { id: site.id },
     wishes: { name: { label: "Name", hint: "The copy is NAME and the domain of the site" } },
     done: (made) => html`<p>${made.domain} asks for ${made.login} and this password. It is shown this once.</p>${secret(made.password)}
@@ -102,9 +102,9 @@ function create(site: Site): void {
 
 function newPassword(site: Site): void {
   order<StagingPassword>("staging.password", {
-    title: "New password of the copy",
+    title: "Reset the password of the copy",
     text: "The one before is refused at once.",
-    action: "Make it",
+    action: "Reset",
     known: { id: site.id },
     fields: [],
     done: ({ login, password }) => html`<p>The password of ${login}. It is shown this once.</p>${secret(password)}`,
@@ -115,7 +115,7 @@ function refresh(site: Site): void {
   order<Job>("staging.refresh", {
     title: "Refresh the copy?",
     text: `All of it becomes what ${site.domain} is now. What was done in it is lost.`,
-    action: "Refresh it",
+    action: "Refresh",
     dangerous: true,
     known: { id: site.id },
     fields: [],
@@ -145,7 +145,7 @@ function remove(site: Site): void {
   order<Job>("staging.delete", {
     title: "Delete the copy?",
     text: `What was done in it is lost. ${site.domain} stays as it is.`,
-    action: "Delete it",
+    action: "Delete",
     dangerous: true,
     known: { id: site.id },
     fields: [],

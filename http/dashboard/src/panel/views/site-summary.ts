@@ -32,7 +32,7 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
       <h2>Certificate</h2>
       ${shown(certificate, certificateFacts)}
       <div class="head"><h2>Limits</h2><span class="gap"></span>
-        ${viewer.me.role === "administrator" ? html`<button @click=${() => changeLimits(site)}>Change the limits</button>` : nothing}</div>
+        ${viewer.me.role === "administrator" ? html`<button @click=${() => changeLimits(site)}>Change limits</button>` : nothing}</div>
       ${limits(site)}
       ${actions(site, viewer)}`,
     dispose: () => {
@@ -71,12 +71,12 @@ function limits({ limits: { cpu_percent, memory_mib, processes, disk_mib } }: Si
 function actions(site: Site, { me, may }: Viewer): Fragment {
   if (!may("site.update", "site.suspend", "site.delete")) return nothing;
   const free = me.role === "administrator" || site.suspended_by !== "administrator";
-  return html`<h2>Change it</h2>
+  return html`<h2>Actions</h2>
     <p class="actions">
-    ${may("site.update") ? html`<button @click=${() => change(site, me)}>Change the site</button>` : nothing}
+    ${may("site.update") ? html`<button @click=${() => change(site, me)}>Change site</button>` : nothing}
     ${may("site.suspend") && site.status === "active" ? html`<button @click=${() => suspend(site)}>Suspend</button>` : nothing}
-    ${may("site.suspend") && site.status === "suspended" && free ? html`<button @click=${() => unsuspend(site)}>Put it back</button>` : nothing}
-    ${may("site.delete") && site.status !== "deleting" && free ? html`<button class="danger" @click=${() => remove(site)}>Delete the site</button>` : nothing}</p>`;
+    ${may("site.suspend") && site.status === "suspended" && free ? html`<button @click=${() => unsuspend(site)}>Unsuspend</button>` : nothing}
+    ${may("site.delete") && site.status !== "deleting" && free ? html`<button class="danger" @click=${() => remove(site)}>Delete site</button>` : nothing}</p>`;
 }
 
 function change(site: Site, me: Me): void {
@@ -91,8 +91,8 @@ function change(site: Site, me: Me): void {
       ...(me.role === "administrator" ? ["owner_email"] : []),
     ],
     wishes: {
-      force_https: { label: "Visitors by HTTP are sent to HTTPS" },
-      proxy_target: { label: "Where it is served from" },
+      force_https: { label: "Redirect HTTP to HTTPS" },
+      proxy_target: { label: "Upstream" },
       owner_email: {
         label: "Owner",
         hint: "With another owner, the access accounts are deleted and the passwords of the databases replaced",
@@ -143,9 +143,9 @@ function suspend(site: Site): void {
 
 function unsuspend(site: Site): void {
   order<Site>("site.suspend", {
-    title: `Put ${site.domain} back?`,
+    title: `Unsuspend ${site.domain}?`,
     text: site.reason ? `It is suspended: ${site.reason}` : "Visitors see the site again.",
-    action: "Put it back",
+    action: "Unsuspend",
     known: { id: site.id, suspended: false, reason: undefined },
   });
 }

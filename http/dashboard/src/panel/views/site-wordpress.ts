@@ -18,7 +18,7 @@ export function siteWordPress(site: Site, { may }: Viewer): SitePart {
         found,
         (wordpress) => html`
       <div class="head"><h2>${wordpress.title}</h2><span class="gap"></span>
-        ${may("wordpress.reset_password") ? html`<button @click=${() => newPassword(now)}>New password</button>` : nothing}
+        ${may("wordpress.reset_password") ? html`<button @click=${() => newPassword(now)}>Reset password</button>` : nothing}
         ${may("wordpress.maintenance") ? html`<button @click=${() => maintain(now, !wordpress.maintenance, again)}>${wordpress.maintenance ? "End maintenance" : "Start maintenance"}</button>` : nothing}
         ${may("wordpress.login") ? html`<button class="primary" @click=${() => logIn(now)}>Log in</button>` : nothing}</div>
       ${facts([
@@ -62,14 +62,14 @@ function plugin(site: Site, one: WordPressPlugin, again: (() => void) | null): T
     });
   return html`<tr><td>${one.name}</td><td>${one.version} ${newer(one.update)}</td>
     <td>${one.active ? badge("active") : badge("off")}</td>
-    <td>${again ? html`<button @click=${turn}>${one.active ? "Switch off" : "Switch on"}</button>` : nothing}</td></tr>`;
+    <td>${again ? html`<button @click=${turn}>${one.active ? "Deactivate" : "Activate"}</button>` : nothing}</td></tr>`;
 }
 
 function logIn(site: Site): void {
   order<WordPressLoginLink>("wordpress.login", {
     title: `Log in to ${site.domain}`,
     text: "Makes a link that logs in once, within a few minutes.",
-    action: "Make the link",
+    action: "Create link",
     known: { id: site.id },
     wishes: { login: { label: "As", hint: "The first administrator, if left empty" } },
     done: (link) => html`<p>It logs in as ${link.login}, once, until ${when(link.expires_at)}.</p>
@@ -79,9 +79,9 @@ function logIn(site: Site): void {
 
 function newPassword(site: Site): void {
   order<WordPressPassword>("wordpress.reset_password", {
-    title: "New password",
+    title: "Reset password",
     text: "The one before is refused at once.",
-    action: "Make it",
+    action: "Reset",
     known: { id: site.id },
     wishes: { login: { label: "Of", hint: "The first administrator, if left empty" } },
     done: ({ login, password }) => html`<p>The password of ${login}. It is shown this once.</p>${secret(password)}`,

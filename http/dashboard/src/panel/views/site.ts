@@ -42,7 +42,7 @@ export interface SiteTab {
   path: string;
   label: string;
   of?: Site["type"][];
-  /** It is shown to whoever may do one of these. */
+  /** It is shown to everybody who may do one of these. */
   for: OperationName[];
   open: (site: Site, viewer: Viewer, rest: string[]) => SitePart;
 }

@@ -21,7 +21,7 @@ export function sitesView(me: Me): View {
     kinds: ["site"],
     searchable: true,
     filters: [{ name: "status", label: "Status", options: ["active", "suspended", "creating", "deleting", "failed"] }],
-    buttons: () => (mayCreate() ? html`<button class="primary" @click=${() => createSite(me)}>Create a site</button>` : nothing),
+    buttons: () => (mayCreate() ? html`<button class="primary" @click=${() => createSite(me)}>Create site</button>` : nothing),
     before: () => alerts?.draw() ?? nothing,
     rows: (sites, filtered) => (sites.length ? sitesTable(me, sites) : nothingYet(me, filtered)),
   });
@@ -59,13 +59,13 @@ function nothingYet(me: Me, filtered: boolean): TemplateResult {
   if (me.role === "member")
     return html`<p class="empty">No site is open to you. What you are invited to is at <a href="#/memberships">your memberships</a>.</p>`;
   return html`<div class="empty"><p>No sites yet. A site is a domain, its files and what serves them.</p>
-    <button class="primary" @click=${() => createSite(me)}>Create the first one</button></div>`;
+    <button class="primary" @click=${() => createSite(me)}>Create the first site</button></div>`;
 }
 
 function createSite(me: Me): void {
   const chosen = (type: string | undefined) => SITE_TYPES.find((each) => each.type === (type || SITE_TYPES[0]?.type));
   order<Site>("site.create", {
-    title: "Create a site",
+    title: "Create site",
     action: "Create",
     fields: (values) => [
       "domain",
@@ -77,18 +77,18 @@ function createSite(me: Me): void {
     wishes: {
       domain: { label: "Domain", placeholder: "shop.example.org" },
       type: {
-        label: "What it is",
+        label: "Type",
         value: SITE_TYPES[0]?.type ?? "",
         options: SITE_TYPES.map(({ type, label, text }) => ({ value: type, label: `${label}: ${text}` })),
       },
-      proxy_target: { label: "Where it is served from", placeholder: "https://app.example.org:8443", required: true },
-      title: { label: "Title", hint: "Of the WordPress; the domain, if left empty" },
-      entry: { label: "What is run", hint: "package.module:name for Python, a path such as server.js for node", required: true },
+      proxy_target: { label: "Upstream", placeholder: "https://app.example.org:8443", required: true },
+      title: { label: "Title", hint: "Title of the WordPress; empty: the domain" },
+      entry: { label: "Entry point", hint: "package.module:name for Python, a path such as server.js for node", required: true },
       runtime: { required: true },
       interface: { hint: "Of a Python application" },
-      folder: { label: "Folder", hint: "Where it is, beneath the site's home" },
-      health_path: { label: "Path that says it is well" },
-      aliases: { label: "Other names", hint: "www.shop.example.org, for instance; one a line" },
+      folder: { label: "Folder", hint: "Below the site's home" },
+      health_path: { label: "Health check path" },
+      aliases: { label: "Other domains", hint: "www.shop.example.org, for instance; one a line" },
       owner_email: {
         label: "Owner",
         hint: me.role === "member" ? "In whose account, if you are a member of several" : "Whose it is; yours, if left empty",

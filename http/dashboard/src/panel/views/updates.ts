@@ -31,7 +31,7 @@ function releases(now: PanelReleases): Fragment {
       <p class="quiet">It was not installed by its Debian package, and is updated as it was installed.</p>`;
   return html`
     <div class="head"><h2>The panel</h2><span class="gap"></span>
-      ${now.job_id === null ? html`<button @click=${() => void attempt(lookForRelease)}>Look for a release</button>` : nothing}
+      ${now.job_id === null ? html`<button @click=${() => void attempt(lookForRelease)}>Check for a release</button>` : nothing}
       ${offered && !offered.problem && now.job_id === null ? html`<button class="primary" @click=${() => installRelease(offered.version)}>Install ${offered.version}</button>` : nothing}</div>
     ${facts([
       ["Runs", running.version],
@@ -51,8 +51,8 @@ function drawn(now: Updates, reload: () => void): Fragment {
   const off = now.mode === "off";
   return html`
     <div class="head"><h2>Packages</h2><span class="gap"></span>
-      <button @click=${() => configure(now, reload)}>Change the mode</button>
-      ${off ? nothing : html`<button @click=${() => void attempt(look)}>Look now</button>`}
+      <button @click=${() => configure(now, reload)}>Change mode</button>
+      ${off ? nothing : html`<button @click=${() => void attempt(look)}>Check now</button>`}
       ${free.some((one) => one.security) ? html`<button class="primary" @click=${() => install("security")}>Install security updates</button>` : nothing}
       ${free.length ? html`<button @click=${() => install("all")}>Install all</button>` : nothing}</div>
     ${facts([
@@ -81,7 +81,7 @@ function row(one: AvailableUpdate, reload: () => void): TemplateResult {
 
 function held(now: Updates, reload: () => void): TemplateResult {
   return html`
-    <div class="head"><h2>Held as they are</h2></div>
+    <div class="head"><h2>Held packages</h2></div>
     ${table(
       ["Package", ""],
       now.held.map(
@@ -94,7 +94,7 @@ function held(now: Updates, reload: () => void): TemplateResult {
 
 function last(one: NonNullable<Updates["last"]>): TemplateResult {
   return html`
-    <div class="head"><h2>Installed last</h2></div>
+    <div class="head"><h2>Last installation</h2></div>
     ${table(
       ["Package", "", "Before", "After"],
       one.packages.map(
@@ -120,7 +120,7 @@ function install(which: "security" | "all"): void {
 
 function configure(now: Updates, reload: () => void): void {
   order("update.configure", {
-    title: "Change the mode",
+    title: "Change mode",
     text: "off: nothing is looked for or installed. manual: looked for each day. automatic: security updates are installed as well.",
     action: "Change",
     initial: { mode: now.mode },

@@ -1,18 +1,17 @@
-/** Webhooks: where the server sends its events. */
+/** Webhooks that receive the server's events. */
 import { html } from "lit-html";
 import { go, type View } from "../../shared/page";
 import { endpointsView, endpointView, secretShown, type Webhooks } from "../../shared/webhooks";
 import { order } from "../form";
 import type { WebhookEndpoint, WebhookSecret } from "../model";
 
-const EVENTS_WISH = { label: "Told of", hint: "* is all events, also those of later releases" };
+const EVENTS_WISH = { label: "Events", hint: "* is all events, also those of later releases" };
 
 const WEBHOOKS: Webhooks<WebhookEndpoint> = {
   title: "Webhooks",
   path: "/webhooks",
   page: "/webhooks",
   kinds: ["webhook"],
-  one: "an endpoint",
   empty: "No endpoint gets events. An endpoint is an https:// URL that each event is sent to, signed.",
   events: ({ every_event, events }, inFull) => {
     if (every_event) return "all events";
@@ -20,11 +19,10 @@ const WEBHOOKS: Webhooks<WebhookEndpoint> = {
     return events.length > 2 ? `${events.length} events` : events.join(", ");
   },
   tested: "A test is on its way: an event whose data say so.",
-  again: "Send again",
   add: () =>
     order<WebhookSecret>("webhook.create", {
-      title: "Add an endpoint",
-      action: "Add",
+      title: "Create webhook",
+      action: "Create",
       wide: true,
       fields: ["url", "events"],
       wishes: { url: { label: "Address", placeholder: "https://example.org/hooks/svc" }, events: EVENTS_WISH },
@@ -35,7 +33,7 @@ const WEBHOOKS: Webhooks<WebhookEndpoint> = {
     }),
   change: (now) =>
     order<WebhookEndpoint>("webhook.update", {
-      title: "Change the endpoint",
+      title: "Change webhook",
       action: "Save",
       wide: true,
       known: { id: now.id },
