@@ -10,6 +10,13 @@ from svc.controller.catalogue import controller_registry
 from tests.http.pages.test_calls import SOURCES, calls
 
 PUT_TOGETHER: Final = {
+    "alert.delete_webhook": ("../shared/webhooks.ts", "api.delete(`${webhooks.path}/${endpoint.id}`)"),
+    "alert.deliveries": ("../shared/webhooks.ts", "path: `${path}/deliveries`"),
+    "alert.delivery": ("../shared/webhooks.ts", "`${path}/deliveries/${one.id}`"),
+    "alert.replay": ("../shared/webhooks.ts", "`${path}/deliveries/${one.id}/replay`"),
+    "alert.rotate_webhook": ("../shared/webhooks.ts", "`${path}/rotate`"),
+    "alert.test_webhook": ("../shared/webhooks.ts", "`${path}/test`"),
+    "alert.webhook": ("../shared/webhooks.ts", "`${webhooks.path}/${id}`"),
     "event.stream": ("live.ts", 'EventSource("/api/v1/events")'),
     "person.disable_second_factor": ("views/people.ts", '"second-factor/disable"'),
     "person.impersonate": ("views/people.ts", '"impersonate"'),
