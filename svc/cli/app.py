@@ -33,7 +33,6 @@ _HELP = {
     "database-user": "Who may use which database.",
     "dns": "Records of sites' zones, and where their names lead.",
     "domain": "Names of sites.",
-    "denied-path": "Paths of sites that visitors are refused.",
     "drill": "Backups restored where nobody reaches them, and compared.",
     "event": "What changes, as it changes.",
     "export": "Exports of databases.",
@@ -62,8 +61,6 @@ _HELP = {
     "pool": "Addresses.",
     "project": "Projects and their members.",
     "recover": "A server that was lost: the key and the manifest for it, and bringing it back.",
-    "protected-path": "Paths of sites that ask for a password.",
-    "redirect": "Paths of sites that lead elsewhere.",
     "schedule": "Scheduled tasks of sites.",
     "second-factor": "Signing in with a code as well as the password.",
     "security-group": "Rules about machines' own traffic.",
@@ -150,7 +147,7 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
             *groups, _ = operation.words
             command = OperationCommand(operation)
             command.hidden = operation.hidden
-            _group(root, groups).add_command(command)
+            _group(root, groups, operation.about).add_command(command)
     for plain in (everyday.login, everyday.ops, everyday.openapi, everyday.completion):
         root.add_command(plain)
     root.add_command(everyday.profile_group)
@@ -182,12 +179,13 @@ def _root(context: click.Context, /, **given: Any) -> None:
     context.obj = narrow(context.obj, given)
 
 
-def _group(root: click.Group, words: list[str]) -> click.Group:
+def _group(root: click.Group, words: list[str], about: str | None = None) -> click.Group:
+    """The group, made if absent: `about` is its help, else it is in `_HELP`."""
     group = root
     for word in words:
         found = group.commands.get(word)
         if found is None:
-            help_text = _HELP[word]
+            help_text = about if about is not None and word == words[-1] else _HELP[word]
             found = click.Group(word, help=help_text, hidden=word in _NOT_SHOWN)
             group.add_command(found)
         assert isinstance(found, click.Group), f"{word} is a command and a group"

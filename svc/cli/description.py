@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 8
+_FORMAT = 9
 _LISTED = {"scopes"}
 """Lists that are typed as one word with commas, as in the panel's specification."""
 _SECRETS = {"password", "set_password", "token"}
@@ -77,7 +77,7 @@ class OperationDescription:
     """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
     `inner_list` is the list of a thing that belongs to another, `/sites/{id}/domains` for `/domains/{id}`.
     `starts_work`: the answer is a task or a job, or names one. `in_parts`: the answer is a part of a file. `columns`,
-    `confirm` and `hidden`: see `svc.registry.operation.Command`."""
+    `confirm`, `hidden` and `about`: see `svc.registry.operation.Command`."""
 
     name: str
     summary: str
@@ -88,6 +88,7 @@ class OperationDescription:
     columns: tuple[str, ...]
     confirm: bool
     hidden: bool
+    about: str | None
     parameters: tuple[Parameter, ...]
     access: str
     scope: str
@@ -161,6 +162,7 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
         columns=operation.command.columns,
         confirm=operation.command.confirm,
         hidden=operation.command.hidden,
+        about=operation.command.about,
         parameters=tuple(_parameter(name, field, names(name), changes) for name, field in fields.items()),
         access=operation.access.value,
         scope=operation.scope.value,

@@ -20,8 +20,8 @@ from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict
-from svc_actors.panel.backups.configuration import parsed_configuration
-from svc_actors.panel.backups.configuration_changes import Action, Allowed, Part, changes_of
+from svc_actors.panel.backups.configuration import Part, parsed_configuration
+from svc_actors.panel.backups.configuration_changes import Action, Allowed, changes_of
 
 operations = Operations[Panel]()
 

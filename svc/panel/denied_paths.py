@@ -10,20 +10,33 @@ from pydantic import Field
 
 from svc.panel.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.services import Panel
-from svc.panel.site_fields import DeniedPattern
 from svc.panel.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
 from svc_actors.errors import not_found
 from svc_actors.panel.sites.denied_paths import add_denied_path, remove_denied_path
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.site import Changed
 from svc_actors.store import Queryable, Target, Transaction
 
-operations = Operations[Panel]()
+operations = Operations[Panel](about="Paths of sites that visitors are refused.")
+
+DeniedPattern = Annotated[
+    str,
+    Field(
+        max_length=255,
+        description="As in .gitignore: /private with what is below, debug.log wherever it lies, *.bak, backup*,"
+        " /uploads/*.php in that folder, /uploads/**/*.php below as well.",
+    ),
+    Shape(
+        r"(?:/(?:[\w.~!&()+,=:@-]+/)*(?:\*\*/)?)?(?:\*[\w.~!&()+,=:@-]+|[\w.~!&()+,=:@-]+\*?)/?",
+        "a path such as /private, a name such as debug.log, or one with a star at its start or end such as *.bak",
+    ),
+]
 
 _SELECT = """
 SELECT denied.id, denied.site_id, denied.pattern, denied.created_at

@@ -38,13 +38,16 @@ class Rights:
         return _names(self.may, operation) or (looks and _names(self.sees, operation))
 
 
+LISTS_OF_A_SITE: Final = ("denied_path", "protected_path", "redirect")
+"""What the web server does with paths of a site: in the scope `sites`, seen by every role with sites, changed by
+managers."""
 _SITES: Final = (
+    *LISTS_OF_A_SITE,
     "app",
     "backup",
     "certificate",
     "database",
     "database_user",
-    "denied_path",
     "dns",
     "domain",
     "export",
@@ -52,8 +55,6 @@ _SITES: Final = (
     "htaccess",
     "job",
     "php",
-    "protected_path",
-    "redirect",
     "schedule",
     "sftp",
     "site",

@@ -12,13 +12,13 @@ from pydantic import Field
 
 from svc.panel.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.services import Panel
-from svc.panel.site_fields import PathLogin, PathPassword, ProtectedPath
 from svc.panel.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
 from svc_actors.errors import not_found
 from svc_actors.host.crypt import hash_random_password, hash_visitors_password
 from svc_actors.panel.sites.protected_paths import (
@@ -35,7 +35,25 @@ from svc_actors.panel.sites.site import Changed
 from svc_actors.secrets import new_secret
 from svc_actors.store import Target, Transaction
 
-operations = Operations[Panel]()
+operations = Operations[Panel](about="Paths of sites that ask for a password.")
+
+ProtectedPath = Annotated[
+    str,
+    Field(max_length=255, description="A folder or a file as visitors ask for it; / is the whole site."),
+    Shape(r"/(?:[\w.~!&()+,=:@-]+(?:/[\w.~!&()+,=:@-]+)*)?", "a path such as /members, without a slash at its end"),
+]
+
+PathLogin = Annotated[
+    str,
+    Field(min_length=1, max_length=64, description="The name that visitors sign in with."),
+    Shape(r"[A-Za-z0-9._@-]+", "letters, digits and . _ @ -"),
+]
+
+PathPassword = Annotated[
+    str,
+    Field(min_length=12, max_length=128, description="If left out, one is generated and shown once."),
+    Shape(r"[!-~]*", "printable ASCII without blanks"),
+]
 
 
 class ProtectedPathModel(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from svc.panel.member_roles import roles_for, whole_accounts_only
+from svc.panel.member_roles import LISTS_OF_A_SITE, roles_for, whole_accounts_only
 from svc.registry.failures import Failures
 from svc.registry.operation import Model
 from svc.registry.principal import Role
@@ -53,12 +53,7 @@ REALM = Realm(
     scopes=PrefixScopes(
         {
             "read": Area(reads_only=True),
-            "sites": Area(
-                (
-                    *("site", "domain", "redirect", "denied_path", "protected_path"),
-                    *("dns", "certificate", "schedule", "wordpress"),
-                )
-            ),
+            "sites": Area(("site", *LISTS_OF_A_SITE, "domain", "dns", "certificate", "schedule", "wordpress")),
             "files": Area(("file",)),
             "databases": Area(("database", "database_user", "export")),
             "backups": Area(("backup", "recovery")),

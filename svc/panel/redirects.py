@@ -10,20 +10,36 @@ from pydantic import Field
 
 from svc.panel.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.services import Panel
-from svc.panel.site_fields import RedirectPath, RedirectTarget
 from svc.panel.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
 from svc_actors.errors import not_found, wrong_field
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.redirects import add_redirect, remove_redirect
 from svc_actors.panel.sites.site import Changed
 from svc_actors.store import Queryable, Target, Transaction
 
-operations = Operations[Panel]()
+operations = Operations[Panel](about="Paths of sites that lead elsewhere.")
+
+RedirectPath = Annotated[
+    str,
+    Field(max_length=512, description="As visitors ask for it, decoded and without its query."),
+    Shape(r"/[\w/.~!&()*+,=:@-]*", "a path that starts with /, without spaces, quotes, % and ?"),
+]
+
+RedirectTarget = Annotated[
+    str,
+    Field(max_length=2048, description="An http or https URL, or a path of the same site."),
+    Shape(
+        r"https?://[A-Za-z0-9.\[\]:-]+(?:/[A-Za-z0-9/._~!&()*+,=:@%?#-]*)?"
+        r"|/(?:[A-Za-z0-9._~!&()*+,=:@%?#-][A-Za-z0-9/._~!&()*+,=:@%?#-]*)?",
+        "an http or https URL, or a path that starts with one /, encoded",
+    ),
+]
 
 _SELECT = """
 SELECT sent.id, sent.site_id, sent.path, sent.target, sent.status, sent.below, sent.created_at

@@ -36,9 +36,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Operations(Generic[ServicesT]):
-    """The operations of one area, in the order of their declaration."""
+    """The operations of one area, in the order of their declaration. `about`: the help of their group of commands."""
 
-    def __init__(self) -> None:
+    def __init__(self, about: str | None = None) -> None:
+        self._about = about
         self._declared: list[Operation[ServicesT, Any, Any]] = []
 
     def __iter__(self) -> Iterator[Operation[ServicesT, Any, Any]]:
@@ -102,6 +103,7 @@ class Operations(Generic[ServicesT]):
                         columns=columns,
                         confirm=confirm,
                         hidden=hidden,
+                        about=self._about,
                     ),
                     access=access,
                     scope=scope,

@@ -102,13 +102,14 @@ class Command:
     `words` are the command below `svc`; `positional` names the request's fields given without a flag, in order.
     `columns` are the default columns of a list's table, each a path into a row or `title=path`; without them, every
     member. `confirm`: asks first although it neither deletes nor has a field `confirm`. `hidden`: for programs; the
-    command works, but the help leaves it out."""
+    command works, but the help leaves it out. `about`: the help of the group that the command is in."""
 
     words: tuple[str, ...]
     positional: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     confirm: bool = False
     hidden: bool = False
+    about: str | None = None
 
 
 class Presentation(StrEnum):

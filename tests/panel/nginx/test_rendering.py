@@ -17,7 +17,6 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.nginx import (
     App,
     Certificate,
-    DeniedPattern,
     Domain,
     FilePath,
     Login,
@@ -25,7 +24,6 @@ from svc_actors.host.nginx import (
     Php,
     Ports,
     ProtectedPath,
-    ProtectedPlace,
     Proxy,
     RedirectTarget,
     RequestPath,
@@ -36,6 +34,7 @@ from svc_actors.host.nginx import (
     Suspended,
     WordPress,
 )
+from svc_actors.host.nginx.model import DeniedPattern, ProtectedPlace
 from svc_actors.host.nginx.render import render_main, render_site
 
 FOLDERS = HostFolders(Path("/srv/panel"))

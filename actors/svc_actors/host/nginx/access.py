@@ -13,20 +13,30 @@ from pathlib import Path
 from typing import Final
 
 from svc_actors.host.accepted import ENDS, SPARED, WHOLE, expression
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.nginx.model import SiteServer
+from svc_actors.host.nginx.passwords import password_file
 from svc_actors.host.nginx.visitors import guesses_bounded, guesses_count
 
 _REALM: Final = "A password is needed"
 """Browsers may show it."""
 
 
-def denied_rules(patterns: tuple[str, ...]) -> Iterator[str]:
+def access_rules(site: SiteServer, folders: HostFolders) -> Iterator[str]:
+    yield from _denied_rules(site.denied)
+    if site.asks_for_passwords:
+        files = {each.path: password_file(folders, site.number, each.path) for each in site.protected}
+        yield from _protected_rules(files)
+
+
+def _denied_rules(patterns: tuple[str, ...]) -> Iterator[str]:
     for pattern in patterns:
         yield f'if ($uri ~ "{WHOLE}^{SPARED}{expression(pattern)}") {{'
         yield "return 403;"
         yield "}"
 
 
-def protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
+def _protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
     """`passwords`: the password file by path. The site's programs get the login, `$svc_user`, and the header only if
     nginx does not use it itself, `$svc_authorization`: WordPress would take this password for one of its own."""
     yield from guesses_bounded()

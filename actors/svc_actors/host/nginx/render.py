@@ -16,7 +16,7 @@ from typing import Final
 
 from svc_actors.host.accepted import CHALLENGES
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx.access import denied_rules, protected_rules
+from svc_actors.host.nginx.access import access_rules
 from svc_actors.host.nginx.model import (
     PROBE,
     App,
@@ -173,10 +173,7 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
         # A header of an inner level replaces all headers of the outer one.
         yield from _SECURITY_HEADERS
         yield from staged_rules(password_file(folders, site.number))
-    yield from denied_rules(site.denied)
-    if site.asks_for_passwords:
-        files = {each.path: password_file(folders, site.number, each.path) for each in site.protected}
-        yield from protected_rules(files)
+    yield from access_rules(site, folders)
     for redirect in site.path_redirects:
         yield from _redirect(redirect)
     if any(each.below and each.source == "/" for each in site.path_redirects):

@@ -3,13 +3,18 @@ with its variables, schedules and an uploaded certificate.
 
 The snapshot, which is encrypted, has the certificate's key and the values of variables; the record of the backup has
 all the rest, so that the changes of a restoration can be shown without opening the repository.
+
+A list of a site is declared once, as a `StoredList`: reading it into a backup, comparing it with the site and putting
+its entries back follow from that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, Final
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,33 +22,50 @@ from svc_actors.errors import conflict
 from svc_actors.panel.apps.variables import SEALED_VARIABLES, open_variables, variable_mark
 from svc_actors.panel.certificates.records import KEY_PURPOSE
 from svc_actors.panel.dns.records import DATA, NewRecord
+from svc_actors.panel.schedules.cron import BadCronError, Cron, next_time, zone_of
+from svc_actors.panel.schedules.records import (
+    MOST_OF_A_SITE,
+    SCHEDULE_COLUMNS,
+    as_schedule,
+    insert_schedule,
+    update_schedule,
+)
+from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
+from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, protect, protections_of, write_login
 from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect, remove_redirect_of
 from svc_actors.sealing import Sealer
-from svc_actors.store import Queryable
+from svc_actors.store import Queryable, Transaction
 
 FILE: Final = "configuration.json"
 
 _QUERIES: Final = {
     "site": "SELECT to_jsonb(sites) FROM sites WHERE id = $1",
     "domains": "SELECT to_jsonb(site_domains) FROM site_domains WHERE site_id = $1 ORDER BY name",
-    "redirects": "SELECT to_jsonb(site_redirects) FROM site_redirects WHERE site_id = $1 ORDER BY path, below",
-    "denied": "SELECT to_jsonb(site_denied_paths) FROM site_denied_paths WHERE site_id = $1 ORDER BY pattern",
-    "protected": """SELECT jsonb_build_object('path', path, 'logins', jsonb_object_agg(login, verifier))
-        FROM site_protected_paths JOIN site_path_logins ON protected_id = id
-        WHERE site_id = $1 GROUP BY id, path ORDER BY path""",
     "records": """SELECT to_jsonb(dns_records)
         FROM dns_records JOIN dns_zones ON dns_zones.name = zone JOIN sites ON sites.owner_id = dns_zones.owner_id
         WHERE sites.id = $1 AND NOT managed
               AND zone IN (SELECT registrable FROM site_domains WHERE site_id = sites.id)
         ORDER BY zone, dns_records.name, dns_records.type, dns_records.created_at""",
     "app": "SELECT to_jsonb(site_apps) FROM site_apps WHERE site_id = $1",
-    "schedules": "SELECT to_jsonb(schedules) FROM schedules WHERE site_id = $1 ORDER BY name",
     "schedule": "SELECT to_jsonb(backup_schedules) FROM backup_schedules WHERE site_id = $1",
 }
 _CERTIFICATE: Final = """SELECT chain, names, fingerprint, not_after, sealed_key FROM site_certificates
     WHERE site_id = $1 AND source = 'uploaded'"""
-READS: Final = (*_QUERIES.values(), _CERTIFICATE, SEALED_VARIABLES)
-"""Every statement that reads a part of the configuration."""
+
+
+class Part(StrEnum):
+    NAME = "name"
+    REDIRECT = "redirect"
+    DENIED = "denied_path"
+    PROTECTED = "protected_path"
+    RECORD = "record"
+    HTTPS = "https"
+    PHP = "php"
+    APP = "app"
+    VARIABLE = "variable"
+    TASK = "task"
+    CERTIFICATE = "certificate"
 
 
 class _Stored(BaseModel):
@@ -60,29 +82,6 @@ class StoredSite(_Stored):
 class StoredName(_Stored):
     name: str
     redirect_to_primary: bool = False
-
-
-class StoredRedirect(_Stored):
-    path: str
-    target: str
-    status: int
-    below: bool = False
-
-    @property
-    def name(self) -> str:
-        """A site may redirect a path one way and what is below it another way. No path has a blank in it."""
-        return f"{self.path} and below" if self.below else self.path
-
-
-class StoredDenied(_Stored):
-    pattern: str
-
-
-class StoredProtected(_Stored):
-    """`logins` with what their passwords are compared with."""
-
-    path: str
-    logins: Mapping[str, str]
 
 
 class StoredRecord(_Stored):
@@ -114,7 +113,104 @@ class StoredVariable(_Stored):
     value: str | None = None
 
 
-class StoredTask(_Stored):
+class StoredCertificate(_Stored):
+    """An uploaded one. `key` is None in the record of a backup."""
+
+    chain: str
+    names: tuple[str, ...]
+    fingerprint: str
+    not_after: datetime
+    key: str | None = None
+
+
+class StoredEntry(_Stored):
+    """An entry of a list, and how one is put back into a site."""
+
+    @property
+    def identity(self) -> str:
+        """Tells it from the others of the list."""
+        raise NotImplementedError
+
+    @property
+    def detail(self) -> str:
+        """For people who read what a restoration would change."""
+        raise NotImplementedError
+
+    def held_by(self, own: Self) -> bool:
+        """Whether the site's own entry of this identity already has all of this one."""
+        return own == self
+
+    def refusal(self) -> str | None:
+        """Why this release cannot put it back."""
+        return None
+
+    async def put_back(self, tx: Transaction, site: SiteRow) -> None:
+        """Add it to the site, or make the site's own of this identity like it."""
+        raise NotImplementedError
+
+
+class StoredRedirect(StoredEntry):
+    path: str
+    target: str
+    status: int
+    below: bool = False
+
+    @property
+    def identity(self) -> str:
+        """A site may redirect a path one way and what is below it another way. No path has a blank in it."""
+        return f"{self.path} and below" if self.below else self.path
+
+    @property
+    def detail(self) -> str:
+        return f"to {self.target} with {self.status}"
+
+    async def put_back(self, tx: Transaction, site: SiteRow) -> None:
+        await remove_redirect_of(tx, site, self.path, below=self.below)
+        await add_redirect(tx, site, self.path, self.target, self.status, below=self.below)
+
+
+class StoredDenied(StoredEntry):
+    pattern: str
+
+    @property
+    def identity(self) -> str:
+        return self.pattern
+
+    @property
+    def detail(self) -> str:
+        return "visitors are refused it"
+
+    async def put_back(self, tx: Transaction, site: SiteRow) -> None:
+        await add_denied_path(tx, site, self.pattern)
+
+
+class StoredProtected(StoredEntry):
+    """`logins` with what their passwords are compared with. Logins that were added since the backup stay."""
+
+    path: str
+    logins: Mapping[str, str]
+
+    @property
+    def identity(self) -> str:
+        return self.path
+
+    @property
+    def detail(self) -> str:
+        return f"opened by {', '.join(sorted(self.logins))}"
+
+    def held_by(self, own: Self) -> bool:
+        return self.logins.items() <= own.logins.items()
+
+    async def put_back(self, tx: Transaction, site: SiteRow) -> None:
+        own = {protection.path: protection.id for protection in await protections_of(tx, site.id)}
+        if self.path not in own:
+            await protect(tx, site, self.path, self.logins)
+            return
+        for login, verifier in self.logins.items():
+            await write_login(tx, own[self.path], login, verifier)
+
+
+class StoredTask(StoredEntry):
     """A scheduled task. Its fields are columns of `schedules`."""
 
     name: str
@@ -126,15 +222,91 @@ class StoredTask(_Stored):
     time_limit_seconds: int
     enabled: bool
 
+    @property
+    def identity(self) -> str:
+        return self.name
 
-class StoredCertificate(_Stored):
-    """An uploaded one. `key` is None in the record of a backup."""
+    @property
+    def detail(self) -> str:
+        path = self.path.partition("?")[0]  # A query may hold a key, and members who may only look read this.
+        return f"{self.kind} {path} at {self.cron}"
 
-    chain: str
-    names: tuple[str, ...]
-    fingerprint: str
-    not_after: datetime
-    key: str | None = None
+    def refusal(self) -> str | None:
+        try:
+            Cron.parse(self.cron)
+            zone_of(self.time_zone)
+        except BadCronError as error:
+            return str(error)
+        return None
+
+    async def put_back(self, tx: Transaction, site: SiteRow) -> None:
+        values = self.model_dump(exclude={"name"}) | {"args": list(self.args)}
+        following = next_time(Cron.parse(self.cron), zone_of(self.time_zone), datetime.now(UTC))
+        values["next_run_at"] = following if self.enabled else None
+        values["enabled"] = values["next_run_at"] is not None
+        row = await tx.fetchrow(
+            f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE site_id = $1 AND name = $2 FOR NO KEY UPDATE",
+            site.id,
+            self.name,
+        )
+        if row is None:
+            await insert_schedule(tx, site, {"name": self.name, **values})
+        else:
+            await update_schedule(tx, site, as_schedule(row), values)
+
+
+@dataclass(frozen=True)
+class StoredList:
+    """`query` reads the entries of a site as JSON objects; `most` of them a site may have. `key` is the field of
+    `Configuration`, `plural` the word of messages."""
+
+    key: str
+    part: Part
+    plural: str
+    most: int
+    query: str
+    entry: type[StoredEntry]
+
+
+LISTS: Final = (
+    StoredList(
+        key="redirects",
+        part=Part.REDIRECT,
+        plural="redirects",
+        most=MOST_REDIRECTS,
+        query="SELECT to_jsonb(site_redirects) FROM site_redirects WHERE site_id = $1 ORDER BY path, below",
+        entry=StoredRedirect,
+    ),
+    StoredList(
+        key="denied",
+        part=Part.DENIED,
+        plural="denied paths",
+        most=MOST_DENIED,
+        query="SELECT to_jsonb(site_denied_paths) FROM site_denied_paths WHERE site_id = $1 ORDER BY pattern",
+        entry=StoredDenied,
+    ),
+    StoredList(
+        key="protected",
+        part=Part.PROTECTED,
+        plural="protected paths",
+        most=MOST_PROTECTED,
+        query="""SELECT jsonb_build_object('path', path, 'logins', jsonb_object_agg(login, verifier))
+            FROM site_protected_paths JOIN site_path_logins ON protected_id = id
+            WHERE site_id = $1 GROUP BY id, path ORDER BY path""",
+        entry=StoredProtected,
+    ),
+    StoredList(
+        key="schedules",
+        part=Part.TASK,
+        plural="scheduled tasks",
+        most=MOST_OF_A_SITE,
+        query="SELECT to_jsonb(schedules) FROM schedules WHERE site_id = $1 ORDER BY name",
+        entry=StoredTask,
+    ),
+)
+_READ_AS_JSON: Final = _QUERIES | {each.key: each.query for each in LISTS}
+READS: Final = (*_READ_AS_JSON.values(), _CERTIFICATE, SEALED_VARIABLES)
+"""Every statement that reads a part of the configuration."""
 
 
 class Configuration(_Stored):
@@ -177,7 +349,7 @@ def parsed_configuration(told: object) -> Configuration:
 async def site_configuration(queryable: Queryable, sealer: Sealer, site: SiteRow) -> dict[str, Any]:
     """With the secrets of the site: for the snapshot alone."""
     described: dict[str, Any] = {
-        name: [row[0] for row in await queryable.fetch(query, site.id)] for name, query in _QUERIES.items()
+        name: [row[0] for row in await queryable.fetch(query, site.id)] for name, query in _READ_AS_JSON.items()
     }
     described["variables"] = [
         {"name": name, "mark": variable_mark(sealer, name, value), "value": value}

@@ -18,37 +18,17 @@ from pydantic import ValidationError
 from svc_actors.errors import ServiceError
 from svc_actors.panel.apps.records import read_app
 from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables, variable_mark
-from svc_actors.panel.backups.configuration import Configuration, StoredApp, StoredRedirect, StoredTask
+from svc_actors.panel.backups.configuration import LISTS, Configuration, Part, StoredApp, StoredList
 from svc_actors.panel.dns.records import read_records
 from svc_actors.panel.dns.restoring import change_of
-from svc_actors.panel.schedules.cron import BadCronError, Cron, zone_of
-from svc_actors.panel.schedules.records import MOST_OF_A_SITE
 from svc_actors.panel.sites.claims import MOST_NAMES
-from svc_actors.panel.sites.denied_paths import MOST_DENIED
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.php import PHP_TYPES, SitePhp
-from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, logins_of_paths
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.redirects import MOST_REDIRECTS
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable
 
 APP_FIELDS: Final = tuple(StoredApp.model_fields)
-TASK_FIELDS: Final = ("kind", "path", "args", "cron", "time_zone", "time_limit_seconds", "enabled")
-
-
-class Part(StrEnum):
-    NAME = "name"
-    REDIRECT = "redirect"
-    DENIED = "denied_path"
-    PROTECTED = "protected_path"
-    RECORD = "record"
-    HTTPS = "https"
-    PHP = "php"
-    APP = "app"
-    VARIABLE = "variable"
-    TASK = "task"
-    CERTIFICATE = "certificate"
 
 
 class Action(StrEnum):
@@ -88,13 +68,10 @@ async def changes_of(
     added = [change.name for change in names if change.action is Action.ADD]
     return [
         *names,
-        *await _redirects(queryable, site, configuration),
-        *await _denied(queryable, site, configuration),
-        *await _protected(queryable, site, configuration),
+        *[change for each in LISTS for change in await _of_list(queryable, site, each, configuration)],
         *_https(site, configuration),
         *_php(site, configuration, allowed),
         *await _app(queryable, sealer, site, configuration),
-        *await _tasks(queryable, site, configuration),
         *await _records(queryable, site, configuration, allowed, added),
         *await _certificate(queryable, site, configuration),
     ]
@@ -139,52 +116,26 @@ async def _not_free(queryable: Queryable, site: SiteRow, name: str, allowed: All
     return f"another customer now has a name of {registrable}" if foreign else None
 
 
-async def _redirects(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
-    rows = await queryable.fetch("SELECT path, below, target, status FROM site_redirects WHERE site_id = $1", site.id)
-    own = {redirect.name: redirect for redirect in (StoredRedirect.model_validate(dict(row)) for row in rows)}
-    room = MOST_REDIRECTS - len(own)
+async def _of_list(
+    queryable: Queryable, site: SiteRow, stored_list: StoredList, configuration: Configuration
+) -> list[Change]:
+    rows = await queryable.fetch(stored_list.query, site.id)
+    own = {entry.identity: entry for entry in (stored_list.entry.model_validate(row[0]) for row in rows)}
+    room = stored_list.most - len(own)
     found = []
-    for stored in configuration.redirects:
-        there = own.get(stored.name)
-        if there == stored:
+    for stored in getattr(configuration, stored_list.key):
+        there = own.get(stored.identity)
+        if there is not None and stored.held_by(there):
             continue
-        if there is None and room == 0:
-            why = f"a site has at most {MOST_REDIRECTS} redirects"
-            found.append(Change(Part.REDIRECT, stored.name, Action.LEAVE_OUT, why))
+        why = stored.refusal()
+        if why is None and there is None and room == 0:
+            why = f"a site has at most {stored_list.most} {stored_list.plural}"
+        if why is not None:
+            found.append(Change(stored_list.part, stored.identity, Action.LEAVE_OUT, why))
             continue
         room -= there is None
         action = Action.ADD if there is None else Action.CHANGE
-        found.append(Change(Part.REDIRECT, stored.name, action, f"to {stored.target} with {stored.status}"))
-    return found
-
-
-async def _denied(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
-    rows = await queryable.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
-    own = {row["pattern"] for row in rows}
-    missing = [stored.pattern for stored in configuration.denied if stored.pattern not in own]
-    room = MOST_DENIED - len(own)
-    why = f"a site has at most {MOST_DENIED} denied paths"
-    return [
-        *(Change(Part.DENIED, pattern, Action.ADD, "visitors are refused it") for pattern in missing[:room]),
-        *(Change(Part.DENIED, pattern, Action.LEAVE_OUT, why) for pattern in missing[room:]),
-    ]
-
-
-async def _protected(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
-    own = (await logins_of_paths(queryable, [site.id])).get(site.id, {})
-    room = MOST_PROTECTED - len(own)
-    found = []
-    for stored in configuration.protected:
-        there = own.get(stored.path)
-        if there is not None and stored.logins.items() <= there.items():
-            continue
-        if there is None and room == 0:
-            why = f"a site has at most {MOST_PROTECTED} protected paths"
-            found.append(Change(Part.PROTECTED, stored.path, Action.LEAVE_OUT, why))
-            continue
-        room -= there is None
-        action = Action.ADD if there is None else Action.CHANGE
-        found.append(Change(Part.PROTECTED, stored.path, action, f"opened by {', '.join(sorted(stored.logins))}"))
+        found.append(Change(stored_list.part, stored.identity, action, stored.detail))
     return found
 
 
@@ -242,37 +193,6 @@ async def _app(queryable: Queryable, sealer: Sealer, site: SiteRow, configuratio
         action = Action.CHANGE if variable.name in own else Action.ADD
         found.append(Change(Part.VARIABLE, variable.name, action, "the value of the backup, from the next start"))
     return found
-
-
-async def _tasks(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
-    rows = await queryable.fetch(f"SELECT name, {', '.join(TASK_FIELDS)} FROM schedules WHERE site_id = $1", site.id)
-    own = {row["name"]: StoredTask.model_validate(dict(row)) for row in rows}
-    room = MOST_OF_A_SITE - len(own)
-    found = []
-    for stored in configuration.schedules:
-        there = own.get(stored.name)
-        if there == stored:
-            continue
-        why = _bad_times(stored)
-        if why is None and there is None and room == 0:
-            why = f"a site has at most {MOST_OF_A_SITE} scheduled tasks"
-        if why is not None:
-            found.append(Change(Part.TASK, stored.name, Action.LEAVE_OUT, why))
-            continue
-        room -= there is None
-        action = Action.ADD if there is None else Action.CHANGE
-        path = stored.path.partition("?")[0]  # A query may hold a key, and members who may only look read this.
-        found.append(Change(Part.TASK, stored.name, action, f"{stored.kind} {path} at {stored.cron}"))
-    return found
-
-
-def _bad_times(stored: StoredTask) -> str | None:
-    try:
-        Cron.parse(stored.cron)
-        zone_of(stored.time_zone)
-    except BadCronError as error:
-        return str(error)
-    return None
 
 
 async def _records(

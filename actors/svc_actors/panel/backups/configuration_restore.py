@@ -7,32 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from svc_actors.errors import unavailable
 from svc_actors.panel.apps.records import app_of, change_app
 from svc_actors.panel.apps.variables import replace_variables, variables_of
-from svc_actors.panel.backups.configuration import Configuration
-from svc_actors.panel.backups.configuration_changes import (
-    TASK_FIELDS,
-    Action,
-    Allowed,
-    Change,
-    Part,
-    changes_of,
-)
+from svc_actors.panel.backups.configuration import LISTS, Configuration, Part
+from svc_actors.panel.backups.configuration_changes import Action, Allowed, Change, changes_of
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.jobs import JobRun
-from svc_actors.panel.schedules.cron import Cron, next_time, zone_of
-from svc_actors.panel.schedules.records import SCHEDULE_COLUMNS, as_schedule, insert_schedule, update_schedule
 from svc_actors.panel.sites.claims import claim, set_redirected
-from svc_actors.panel.sites.denied_paths import add_denied_path
 from svc_actors.panel.sites.php import SitePhp
-from svc_actors.panel.sites.protected_paths import protect, protections_of, write_login
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site
-from svc_actors.panel.sites.redirects import add_redirect, remove_redirect_of
 from svc_actors.panel.sites.site import Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.runtime import ActorSystem
@@ -113,21 +100,10 @@ async def _put_back(
                 await claim(tx, site.id, site.owner_id, [name], redirect_to_primary=stored.redirect_to_primary)
             case Action.CHANGE:
                 await set_redirected(tx, site, stored.name, stored.redirect_to_primary and stored.name != site.domain)
-    for redirect in configuration.redirects:
-        if redirect.name in wanted[Part.REDIRECT]:
-            await remove_redirect_of(tx, site, redirect.path, below=redirect.below)
-            await add_redirect(tx, site, redirect.path, redirect.target, redirect.status, below=redirect.below)
-    for denied in configuration.denied:
-        if denied.pattern in wanted[Part.DENIED]:
-            await add_denied_path(tx, site, denied.pattern)
-    there = {protection.path: protection.id for protection in await protections_of(tx, site.id)}
-    for protected in configuration.protected:
-        match wanted[Part.PROTECTED].get(protected.path):
-            case Action.ADD:
-                await protect(tx, site, protected.path, protected.logins)
-            case Action.CHANGE:
-                for login, verifier in protected.logins.items():
-                    await write_login(tx, there[protected.path], login, verifier)
+    for stored_list in LISTS:
+        for entry in getattr(configuration, stored_list.key):
+            if entry.identity in wanted[stored_list.part]:
+                await entry.put_back(tx, site)
     stored_site = configuration.site[0]
     if wanted[Part.HTTPS]:
         await change_record(tx, site, {"force_https": stored_site.force_https})
@@ -135,21 +111,6 @@ async def _put_back(
         restarts = SitePhp.model_validate(site.php).restarts
         php = SitePhp.model_validate(stored_site.php).model_copy(update={"restarts": restarts + 1})
         await change_record(tx, site, {"php": php.record})
-    for task in configuration.schedules:
-        if task.name in wanted[Part.TASK]:
-            values = {name: getattr(task, name) for name in TASK_FIELDS} | {"args": list(task.args)}
-            following = next_time(Cron.parse(task.cron), zone_of(task.time_zone), datetime.now(UTC))
-            values["next_run_at"] = following if task.enabled else None
-            values["enabled"] = values["next_run_at"] is not None
-            row = await tx.fetchrow(
-                f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE site_id = $1 AND name = $2 FOR NO KEY UPDATE",
-                site.id,
-                task.name,
-            )
-            if row is None:
-                await insert_schedule(tx, site, {"name": task.name, **values})
-            else:
-                await update_schedule(tx, site, as_schedule(row), values)
 
 
 async def _put_app_back(

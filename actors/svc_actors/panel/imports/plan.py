@@ -12,6 +12,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
+from svc_actors.host.accepted import is_protected_place
 from svc_actors.host.archives.crontab import NoTaskError, Task, typed
 from svc_actors.host.archives.model import (
     Account,
@@ -24,7 +25,6 @@ from svc_actors.host.archives.model import (
 )
 from svc_actors.host.archives.placing import beside
 from svc_actors.host.archives.tree import NO_DOMAIN
-from svc_actors.panel.sites.protected_paths import is_place
 from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
 
 _ADDRESSES: Final = ("A", "AAAA")
@@ -254,7 +254,7 @@ def _database(account: Account, database: FoundDatabase) -> list[Item]:
 def _passwords(account: Account, number: int, found: FoundPasswords, choices: Choices) -> Item:
     site = next(site for site in account.sites if site.domain == found.site)
     name = f"{choices.domain(site)}{found.path}"
-    problem = found.problem or (None if is_place(found.path) else "no protected path can be called so")
+    problem = found.problem or (None if is_protected_place(found.path) else "no protected path can be called so")
     if problem is not None:
         reason = f"{problem}: what asked for a password there blocks, protect the path yourself"
         return Item(Kind.PROTECTED_PATH, name, Action.LEAVE_OUT, reason)

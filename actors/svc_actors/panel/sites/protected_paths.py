@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.host.nginx import ProtectedPath, ProtectedPlace
+from svc_actors.host.nginx import ProtectedPath
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Transaction
 
@@ -18,7 +18,6 @@ MOST_PROTECTED: Final = 50
 """Per site: each is compared with the path of every request."""
 MOST_LOGINS: Final = 100
 """Per path."""
-_PLACE: Final = TypeAdapter[str](ProtectedPlace)
 
 
 @dataclass(frozen=True)
@@ -39,15 +38,6 @@ async def logins_of_paths(queryable: Queryable, sites: Collection[UUID]) -> dict
     for row in rows:
         found.setdefault(row["site_id"], {}).setdefault(row["path"], {})[row["login"]] = row["verifier"]
     return found
-
-
-def is_place(path: str) -> bool:
-    """Whether the web server can protect this path."""
-    try:
-        _PLACE.validate_python(path)
-    except ValidationError:
-        return False
-    return True
 
 
 def protected_path(path: str, logins: Mapping[str, str]) -> ProtectedPath:

@@ -3,9 +3,13 @@ import { html, nothing, type TemplateResult } from "lit-html";
 import { facts, secret, when } from "../../shared/ui";
 import { order } from "../form";
 import type { DeniedPath, ProtectedPath, ProtectedPathOpened, Site } from "../model";
+import type { OperationName } from "../operations";
 import type { Viewer } from "../rights";
 import { rows, together } from "./rows";
 import type { SitePart } from "./site";
+
+/** What the part shows: it is there for who may see any of these. */
+export const PROTECTION: OperationName[] = ["protected_path.list", "denied_path.list"];
 
 export function siteProtection(site: Site, viewer: Viewer): SitePart {
   return together(

@@ -21,7 +21,7 @@ import { siteDatabases } from "./site-databases";
 import { siteDiagnosis } from "./site-diagnosis";
 import { siteDns } from "./site-dns";
 import { siteDomains } from "./site-domains";
-import { siteProtection } from "./site-protection";
+import { PROTECTION, siteProtection } from "./site-protection";
 import { siteHtaccess } from "./site-htaccess";
 import { siteLogs } from "./site-logs";
 import { siteMigration } from "./site-migration";
@@ -61,7 +61,7 @@ export const SITE_TABS: SiteTab[] = [
       together(siteApp(site, viewer), appDeployments(site, viewer), deployKeys(site, viewer), appVariables(site, viewer)),
   },
   { path: "domains", label: "Domains", for: ["domain.list", "redirect.list"], open: siteDomains },
-  { path: "protection", label: "Protection", for: ["protected_path.list", "denied_path.list"], open: siteProtection },
+  { path: "protection", label: "Protection", for: PROTECTION, open: siteProtection },
   { path: "dns", label: "DNS", for: ["dns.list"], open: siteDns },
   { path: "files", label: "Files", for: ["file.list"], open: filesTab },
   { path: "access", label: "Access", for: ["sftp.list"], open: siteAccess },
