@@ -20,7 +20,7 @@ from svc.registry.shapes import Shape
 from svc_actors.errors import not_found
 from svc_actors.panel.sites.denied_paths import add_denied_path, remove_denied_path
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.site import Changed
+from svc_actors.panel.sites.site import Changed, ChangedTo
 from svc_actors.store import Queryable, Target, Transaction
 
 operations = Operations[Panel](about="Paths of sites that visitors are refused.")
@@ -89,15 +89,13 @@ async def list_denied_paths(context: Context[Panel], request: SiteRequest) -> li
 async def create_denied_path(context: Context[Panel], request: DeniedPathCreateRequest) -> DeniedPath:
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
-    made: list[UUID] = []
 
-    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+    async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[UUID]:
         denied_id = await add_denied_path(tx, locked, request.pattern)
-        made[:] = [denied_id]
-        return Changed(_target(denied_id, request.pattern, locked), {"site": locked.domain})
+        return ChangedTo(_target(denied_id, request.pattern, locked), {"site": locked.domain}, result=denied_id)
 
-    await ask_change(context, site.id, change)
-    return await _denied_path(database, context, made[0])
+    changed = await ask_change(context, site.id, change)
+    return await _denied_path(database, context, changed.result)
 
 
 @operations.declare(

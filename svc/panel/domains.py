@@ -20,7 +20,7 @@ from svc.registry.scopes import Scope
 from svc_actors.errors import not_found
 from svc_actors.panel.sites.claims import claim, release, set_domain
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.site import Changed
+from svc_actors.panel.sites.site import Changed, ChangedTo
 from svc_actors.store import Queryable, Record, Target, Transaction
 
 operations = Operations[Panel]()
@@ -88,14 +88,13 @@ async def add_domain(context: Context[Panel], request: DomainAddRequest) -> Site
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     name = usable_name(context, request.name)
-    added: list[UUID] = []
 
-    async def change(tx: Transaction, locked: SiteRow) -> Changed:
-        added[:] = await claim(tx, locked.id, locked.owner_id, [name], redirect_to_primary=request.redirect_to_primary)
-        return Changed(_target(added[0], name.name, locked), {"site": locked.domain})
+    async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[UUID]:
+        [added] = await claim(tx, locked.id, locked.owner_id, [name], redirect_to_primary=request.redirect_to_primary)
+        return ChangedTo(_target(added, name.name, locked), {"site": locked.domain}, result=added)
 
-    await ask_change(context, site.id, change)
-    return await _domain(database, context, added[0])
+    changed = await ask_change(context, site.id, change)
+    return await _domain(database, context, changed.result)
 
 
 @operations.declare(

@@ -31,7 +31,7 @@ from svc_actors.panel.sites.protected_paths import (
     write_login,
 )
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.site import Changed
+from svc_actors.panel.sites.site import Changed, ChangedTo
 from svc_actors.secrets import new_secret
 from svc_actors.store import Target, Transaction
 
@@ -124,15 +124,15 @@ async def create_protected_path(context: Context[Panel], request: ProtectedPathC
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     made_up, verifier = await _verifier(request.password)
-    made: list[UUID] = []
 
-    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+    async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[UUID]:
         protected_id = await protect(tx, locked, request.path, {request.login: verifier})
-        made[:] = [protected_id]
-        return Changed(_target(protected_id, request.path, locked), {"site": locked.domain, "login": request.login})
+        target = _target(protected_id, request.path, locked)
+        return ChangedTo(target, {"site": locked.domain, "login": request.login}, result=protected_id)
 
-    await ask_change(context, site.id, change)
-    return ProtectedPathOpened(**_shown(await protection_of(database, site.id, made[0]), site.id), password=made_up)
+    changed = await ask_change(context, site.id, change)
+    protection = await protection_of(database, site.id, changed.result)
+    return ProtectedPathOpened(**_shown(protection, site.id), password=made_up)
 
 
 @operations.declare(

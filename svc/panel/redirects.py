@@ -20,7 +20,7 @@ from svc.registry.shapes import Shape
 from svc_actors.errors import not_found, wrong_field
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.redirects import add_redirect, remove_redirect
-from svc_actors.panel.sites.site import Changed
+from svc_actors.panel.sites.site import Changed, ChangedTo
 from svc_actors.store import Queryable, Target, Transaction
 
 operations = Operations[Panel](about="Paths of sites that lead elsewhere.")
@@ -100,15 +100,14 @@ async def create_redirect(context: Context[Panel], request: RedirectCreateReques
     site = await site_of(database, context.principal, request.id)
     if request.target == request.path or (request.below and request.target.startswith(request.path)):
         raise wrong_field("target", "redirect loop: the target is itself redirected")
-    made: list[UUID] = []
 
-    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+    async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[UUID]:
         redirect_id = await add_redirect(tx, locked, request.path, request.target, request.status, below=request.below)
-        made[:] = [redirect_id]
-        return Changed(_target(redirect_id, request.path, locked), {"site": locked.domain, "target": request.target})
+        target = _target(redirect_id, request.path, locked)
+        return ChangedTo(target, {"site": locked.domain, "target": request.target}, result=redirect_id)
 
-    await ask_change(context, site.id, change)
-    return await _redirect(database, context, made[0])
+    changed = await ask_change(context, site.id, change)
+    return await _redirect(database, context, changed.result)
 
 
 @operations.declare(

@@ -40,7 +40,7 @@ from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
 from svc_actors.panel.sites.proxying import proxy_addresses
 from svc_actors.panel.sites.records import SiteRow, change_record, suspended_by_administrator
-from svc_actors.panel.sites.site import Change, Changed
+from svc_actors.panel.sites.site import Change, ChangedT, ChangedTo
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.panel.staging.records import read_staging
@@ -200,9 +200,8 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
             anywhere=principal.is_operator,
         )
 
-    handed: list[SiteHandover] = []
-
-    async def change(tx: Transaction, locked: SiteRow) -> Changed:
+    async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[SiteHandover | None]:
+        handover: SiteHandover | None = None
         details: dict[str, Any] = {"changed": sorted(request.model_fields_set - {"id", "site_id"})}
         if request.owner_email is not None:
             await _refuse_staged(tx, locked)
@@ -213,16 +212,16 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
         await change_record(tx, locked, values)
         if values.get("owner_id", locked.owner_id) != locked.owner_id:
             ended = await end_credentials(tx, locked, values["owner_id"], context.services.databases)
-            handed[:] = [SiteHandover(**vars(ended))]
+            handover = SiteHandover(**vars(ended))
             details["ended"] = {"sftp_logins": ended.sftp_logins, "database_users": ended.database_users}
             await hand_over_alerts(tx, "site", locked.id, locked.owner_id, values["owner_id"])
-        return Changed(locked.target, details)
+        return ChangedTo(locked.target, details, result=handover)
 
-    await ask_change(context, site.id, change)
+    changed = await ask_change(context, site.id, change)
     if "shell" in values:
         await context.services.sftp.agree()
     shown = await shown_site(database, principal, site.id)
-    return SiteUpdated(**shown.model_dump(), handover=handed[0] if handed else None)
+    return SiteUpdated(**shown.model_dump(), handover=changed.result)
 
 
 @operations.declare(
@@ -302,14 +301,15 @@ def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
         raise suspended_by_administrator(site)
 
 
-async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> None:
-    """Raises not_found if the caller has lost the site by the time that its row is locked."""
+async def ask_change(context: Context[Panel], site_id: UUID, change: Change[ChangedT]) -> ChangedT:
+    """Returns what `change` did. Raises not_found if the caller has lost the site by the time that its row is
+    locked."""
 
-    async def allowed(tx: Transaction, locked: SiteRow) -> Changed:
+    async def allowed(tx: Transaction, locked: SiteRow) -> ChangedT:
         await site_of(tx, context.principal, locked.id)
         return await change(tx, locked)
 
-    await context.services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.change, context.caller, allowed)
+    return await context.services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.change, context.caller, allowed)
 
 
 async def person_of(tx: Transaction, email: str) -> UUID:

@@ -129,7 +129,7 @@ class HostWork:
                 del self._turns[key]
 
 
-async def finished(asking: Awaitable[None]) -> None:
+async def finished(asking: Awaitable[object]) -> None:
     """For jobs, which have time: awaits an actor's answer and, if the server is still busy then, the end of the
     work."""
     try:

@@ -145,13 +145,12 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         machine_order=_without_secrets(order),
         sealed_user_data=_sealed(context, request.user_data),
     )
-    service_ids: list[UUID] = []
 
     async def beside(tx: Transaction, vm_id: UUID) -> None:
-        service_ids[:] = [await records.add_service(tx, context.caller, new, vm_id)]
+        await records.add_service(tx, context.caller, new, vm_id)
 
     created, way_in = await _ordered(context, order, key, beside)
-    return await _result(context, service_ids[0], created, way_in, chosen=request.set_password is not None)
+    return await _result(context, new.id, created, way_in, chosen=request.set_password is not None)
 
 
 async def _retry(context: Context[Controller], request: RetryRequest) -> ProvisionResult:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.networking.changes import network_changed
@@ -42,6 +42,7 @@ class NewService:
     project_id: UUID
     machine_order: Mapping[str, Any]
     sealed_user_data: bytes | None
+    id: UUID = field(default_factory=uuid4)
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,15 @@ _CHANGES: Final = {
 _COLUMNS: Final = ", ".join(ServiceRow.__dataclass_fields__)
 
 
-async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: UUID) -> UUID:
+async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: UUID) -> None:
     """Create a service, whose machine the same transaction creates. Raises conflict if the billing system's reference
     already has a service."""
     try:
-        service_id: UUID = await tx.fetchval(
-            """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order,
-                                     sealed_user_data)
-               VALUES ($1, $2, 'provisioning', $3, $4, $5, $6, $7) RETURNING id""",
+        await tx.execute(
+            """INSERT INTO services (id, integration, external_ref, state, customer_id, project_id, vm_id,
+                                     machine_order, sealed_user_data)
+               VALUES ($1, $2, $3, 'provisioning', $4, $5, $6, $7, $8)""",
+            new.id,
             new.integration,
             new.external_ref,
             new.customer_id,
@@ -94,9 +96,8 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
         )
     except UniqueViolationError:
         raise reference_taken(new.integration, new.external_ref) from None
-    service = await lock_service(tx, service_id)
+    service = await lock_service(tx, new.id)
     await _note(tx, caller, service, "ordered", "The machine is being created.", {"vm_id": str(vm_id)})
-    return service_id
 
 
 async def add_linked(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import structlog
@@ -69,7 +69,16 @@ class Changed:
     details: Mapping[str, Any] | None = None
 
 
-Change = Callable[[Transaction, SiteRow], Awaitable[Changed]]
+ResultT = TypeVar("ResultT")
+ChangedT = TypeVar("ChangedT", bound=Changed)
+Change = Callable[[Transaction, SiteRow], Awaitable[ChangedT]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedTo(Changed, Generic[ResultT]):
+    """With what whoever asked for the change needs to know of it."""
+
+    result: ResultT
 
 
 class Site(Actor):
@@ -133,19 +142,21 @@ class Site(Actor):
         await self._database.transact(served)
         await self._follow_now()
 
-    async def change(self, caller: Caller, change: Change) -> None:
-        """Run `change` in the deciding transaction, and have its result served."""
+    async def change(self, caller: Caller, change: Change[ChangedT]) -> ChangedT:
+        """Run `change` in the deciding transaction, have the site served as it is now, and return what `change` did."""
 
-        async def work(tx: Transaction) -> None:
+        async def work(tx: Transaction) -> ChangedT:
             site = await lock_site(tx, self.site_id)
             if site.status in (SiteStatus.DELETING, SiteStatus.CREATING):
                 raise conflict(f"The site {site.domain} is {site.status.value}; nothing was changed.")
             changed = await change(tx, site)
             await write_changed(tx, site)
             await audit.record(tx, caller, changed.target, changed.details)
+            return changed
 
-        await self._database.transact(work)
+        changed = await self._database.transact(work)
         await self._follow()
+        return changed
 
     async def suspend(self, caller: Caller, by: SuspendedBy, reason: str) -> None:
         """Visitors get a page that says so. A suspension may be ordered again, with another reason; an administrator's
