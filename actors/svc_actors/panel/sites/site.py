@@ -76,7 +76,7 @@ Change = Callable[[Transaction, SiteRow], Awaitable[ChangedT]]
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedTo(Changed, Generic[ResultT]):
-    """With what whoever asked for the change needs to know of it."""
+    """A change with a result for its caller."""
 
     result: ResultT
 
