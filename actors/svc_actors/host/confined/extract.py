@@ -16,13 +16,14 @@ from typing import Any, BinaryIO, Final
 
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.archive_formats import MAX_TARGET, Kind, Member, members, understood
-from svc_actors.host.confined.files import FOLDER_MODE, write_all
-from svc_actors.host.confined.protocol import TEMPORARY, Extract, Failed, FileError
+from svc_actors.host.confined.files import FOLDER_MODE, make_writable, write_all
+from svc_actors.host.confined.protocol import TEMPORARY, Extract, Failed, FileError, PlaceImported
 from svc_actors.host.confined.room import Room
 from svc_actors.host.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, told
 
 _MAX_LEVELS: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+_PUBLIC: Final = b"public"
 _LATEST: Final = 1 << 33
 """A later time (year 2242) is an error in the archive."""
 
@@ -187,22 +188,38 @@ def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extr
         _merge(folder, target, request, "", _move)
 
 
-def place_over(tree: Tree, folder: int) -> None:
-    """Move the unpacked entries into the root, over existing ones."""
-    if os.fsdecode(TEMPORARY) in os.listdir(folder):
-        raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
-    request = Extract("", "", replace=True)
-    with tree.changing, held(tree.open_folder("")) as target, told("The site's folder"):
-        _merge(folder, target, request, "", _check)
-        _merge(folder, target, request, "", _move)
+def place_imported(tree: Tree, request: PlaceImported) -> dict[str, Any]:
+    """The document root comes last: its scripts find the folders next to it."""
+    replacing = Extract("", "", replace=True)
+    with (
+        held(tree.open_folder(request.staged)) as staged,
+        held(tree.open_folder("")) as root,
+        told("The site's folder"),
+    ):
+        if os.fsdecode(TEMPORARY) in os.listdir(staged):
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+        with suppress(FileExistsError):
+            os.mkdir(_PUBLIC, FOLDER_MODE, dir_fd=staged)
+        for step in (_check, _move):
+            _merge(staged, root, replacing, "", step, but=_PUBLIC)
+        try:
+            kernel.rename(staged, _PUBLIC, root, _PUBLIC, replace=False)
+        except FileExistsError:
+            # rename(2) to another parent changes "..", which needs a writable folder.
+            make_writable(root, _PUBLIC)
+            kernel.exchange(staged, _PUBLIC, root, _PUBLIC)
+        os.fsync(root)
+    return {}
 
 
 _Step = Callable[[int, int, bytes, bool], None]
 
 
-def _merge(source: int, target: int, request: Extract, path: str, step: _Step) -> None:
+def _merge(source: int, target: int, request: Extract, path: str, step: _Step, but: bytes | None = None) -> None:
     for item in os.listdir(source):
         name, shown = os.fsencode(item), f"{path}{item}"
+        if name == but:
+            continue
         new = os.stat(name, dir_fd=source, follow_symlinks=False)
         try:
             old = os.stat(name, dir_fd=target, follow_symlinks=False)

@@ -337,11 +337,11 @@ def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
             make_folder(tree, MakeFolder(above, parents=True))
     folder, placed_as = tree.open_parent(request.path)
     with held(folder), tree.temporary() as temporary, told(request.path):
-        mode = _writable(temporary, name)
+        mode = make_writable(temporary, name)
         try:
             kernel.rename(temporary, name, folder, placed_as, replace=False)
         except FileExistsError:
-            _writable(folder, placed_as)
+            make_writable(folder, placed_as)
             kernel.exchange(temporary, name, folder, placed_as)
             remove(temporary, name)
         if mode is not None:
@@ -350,7 +350,7 @@ def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
     return show(tree, Stat(request.path))
 
 
-def _writable(folder: int, name: bytes) -> int | None:
+def make_writable(folder: int, name: bytes) -> int | None:
     """Make a folder writable for its owner; returns its previous mode, None if nothing was changed."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     mode = stat.S_IMODE(found.st_mode)

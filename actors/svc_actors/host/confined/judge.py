@@ -24,8 +24,8 @@ from svc_actors.host.apache.htaccess import parse
 from svc_actors.host.apache.links import Ways, reachable
 from svc_actors.host.apache.passwords import MOST_BYTES, NoPasswordsError, PasswordFile, read_passwords
 from svc_actors.host.confined.find import beginning, find
-from svc_actors.host.confined.protocol import Failed, FileError
-from svc_actors.host.confined.tree import Tree
+from svc_actors.host.confined.protocol import Failed, FileError, JudgeHtaccess
+from svc_actors.host.confined.tree import Tree, held
 from svc_actors.host.htaccess.judging import Judged
 from svc_actors.host.htaccess.judging import judge as judge_file
 from svc_actors.host.htaccess.situation import INDEXES, Situation
@@ -45,7 +45,12 @@ _LONGEST: Final = 1000
 _NO_PASSWORDS: Final = "no passwords came along"
 
 
-def judge(tree: Tree, payload: bytes) -> tuple[dict[str, Any], bytes]:
+def judge(tree: Tree, request: JudgeHtaccess, payload: bytes) -> tuple[dict[str, Any], bytes]:
+    with held(tree.open_folder(request.root)) as root:
+        return _judged(Tree(root), payload)
+
+
+def _judged(tree: Tree, payload: bytes) -> tuple[dict[str, Any], bytes]:
     order = json.loads(payload)
     passwords = None if order["passwords"] is None else _passwords(tree, order["passwords"])
     found = find(tree, NAME, MOST_TEXT, INDEXES)

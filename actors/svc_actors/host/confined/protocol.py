@@ -209,11 +209,13 @@ class UploadDiscard(FileRequest):
 
 @dataclass(frozen=True)
 class JudgeHtaccess(FileRequest):
-    """What becomes of the site's .htaccess files (`judge`, which says what payload and answer are)."""
+    """What becomes of the site's .htaccess files (`judge`, which says what payload and answer are). `root`: a folder
+    that is judged as if it were the site's root."""
 
     kind = "judge_htaccess"
     mutates = False
     parses = True
+    root: str
 
 
 @dataclass(frozen=True)
@@ -259,6 +261,16 @@ class PlaceRestored(FileRequest):
 
 
 @dataclass(frozen=True)
+class PlaceImported(FileRequest):
+    """Move the content of the folder `staged` to the same places below the site's root: its document root instead of
+    the previous one, in one step, everything else over what is there. The previous document root is in `staged` then.
+    Nothing is moved if something is a folder here and a file there."""
+
+    kind = "place_imported"
+    staged: str
+
+
+@dataclass(frozen=True)
 class FreeSpace(FileRequest):
     kind = "free_space"
     mutates = False
@@ -269,7 +281,7 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
     for request in (
         ListFolder, Stat, Read, Write, MakeFolder, Rename, Delete, ChangeMode, Copy, Compress, Extract,
         UploadOpen, UploadWrite, UploadVerify, UploadPlace, UploadDiscard, PlaceRestored,
-        FreeSpace, JudgeHtaccess, RewriteConfiguration, ComparePages, ReadSitemap,
+        PlaceImported, FreeSpace, JudgeHtaccess, RewriteConfiguration, ComparePages, ReadSitemap,
     )
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ from svc_actors.host.confined.protocol import (
     JudgeHtaccess,
     ListFolder,
     MakeFolder,
+    PlaceImported,
     PlaceRestored,
     Read,
     ReadSitemap,
@@ -184,8 +185,10 @@ def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
             return uploads.discard(tree, request), b""
         case PlaceRestored():
             return files.place_restored(tree, request), b""
+        case PlaceImported():
+            return extract.place_imported(tree, request), b""
         case JudgeHtaccess():
-            return judge.judge(tree, payload)
+            return judge.judge(tree, request, payload)
         case RewriteConfiguration():
             return configuration.rewrite(tree, request, payload), b""
         case ComparePages():

@@ -1,12 +1,13 @@
-"""Unpacks one site's part of an archive into the site's folder: `python -I -S confined/take.py ORDER`
+"""Unpacks one site's part of an archive next to the site's files: `python -I -S confined/take.py ORDER`
 
 The archive is standard input. The order is a JSON object: `uid` and `gid` of the site's account; `root`, its folder;
-`site`, an `archives.model.FoundSite`; and `files`, which maps paths of the archive to places below the folder: dumps,
-certificates and passwords, readable for the site alone until they were used. `private` are paths of the archive among
+`into`, the folder in it that is created anew and unpacked into; `site`, an `archives.model.FoundSite`; and `files`,
+which maps paths of the archive to places below the site's folder: dumps, certificates and passwords, readable for the
+site alone until they were used. `private` are paths of the archive among
 the site's files that only the site may read, above all not the web server.
 
-This process becomes the account, and Landlock limits it to the folder. Everything is unpacked outside of its final
-place, and moved there once the archive was read to its end, replacing what is there. At last it prints one line that
+This process becomes the account, and Landlock limits it to the folder. Nothing reaches its final place here:
+`into` then has what the site's folder will have, and `PlaceImported` moves it there. At last this prints one line that
 starts with `took ` and a JSON object.
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -31,17 +31,17 @@ from svc_actors.host.archives.model import FoundSite
 from svc_actors.host.archives.placing import link_target, placed_at
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.archive_formats import Budget, Kind, Member, understood
-from svc_actors.host.confined.extract import names_of, place_over, unpack
-from svc_actors.host.confined.files import FOLDER_MODE
+from svc_actors.host.confined.extract import names_of, unpack
 from svc_actors.host.confined.layers import ZSTD, Content, Peeking, Zstd, entries
 from svc_actors.host.confined.protocol import FileError
 from svc_actors.host.confined.room import Room
 from svc_actors.host.confined.survey import confine, shown
-from svc_actors.host.confined.tree import Tree, held, remove, told
+from svc_actors.host.confined.tree import Tree, held, parts, told
 
 TOOK: Final = "took "
 _REFUSED: Final = 3
 _BLOCK: Final = 1 << 18
+_CLOSED: Final = 0o700
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _SERVED: Final = 0o044
 """The web server has another account, and must read all that visitors request, including scripts. Only the site's own
@@ -56,7 +56,7 @@ def main() -> int:
         site = None if order["site"] is None else FoundSite(**order["site"])
         with os.fdopen(0, "rb", buffering=1 << 20) as archive, understood():
             taken = _Taken(site, order["files"], frozenset(order["private"]))
-            count = _into(Tree(root), taken.members(archive))
+            count = _into(Tree(root), order["into"], taken.members(archive))
     except FileError as error:
         print(shown(error.message), flush=True)
         return _REFUSED
@@ -131,20 +131,16 @@ def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
         yield block
 
 
-def _into(tree: Tree, members: Iterator[Member]) -> int:
-    with tree.temporary() as temporary:
-        staged = b"import-" + secrets.token_hex(8).encode()
-        with told("The site's folder"):
-            os.mkdir(staged, FOLDER_MODE, dir_fd=temporary)
-        try:
-            with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
-                with told("The site's folder"):
-                    count = unpack(folder, members, Room(folder))
-                place_over(tree, folder)
-        finally:
-            with suppress(OSError):
-                remove(temporary, staged)
-    return count
+def _into(tree: Tree, path: str, members: Iterator[Member]) -> int:
+    """Nobody else passes through the folder, above all not the web server."""
+    *above, name = parts(path)
+    for depth in range(len(above)):
+        with told(path), suppress(FileExistsError), held(tree.open_folder(os.fsdecode(b"/".join(above[:depth])))) as at:
+            os.mkdir(above[depth], _CLOSED, dir_fd=at)
+    with told(path), held(tree.open_folder(os.fsdecode(b"/".join(above)))) as at:
+        os.mkdir(name, _CLOSED, dir_fd=at)
+        with held(kernel.open_beneath(at, name, _FOLDER, follow=False)) as folder:
+            return unpack(folder, members, Room(folder))
 
 
 if __name__ == "__main__":

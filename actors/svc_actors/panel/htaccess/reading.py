@@ -112,16 +112,18 @@ async def judged_files(
     queryable: Queryable,
     site: SiteRow,
     passwords: Mapping[str, PasswordsAt | str] | None = None,
+    root: str = "",
 ) -> JudgedFiles:
-    """`passwords`, for an imported site: by path, the imported password file, or why there is none. Raises
-    `ServiceError` if the files cannot be read and judged."""
+    """`passwords`, for an imported site: by path, the imported password file, or why there is none. `root`: a folder of
+    the site that is judged as if it were the site's home. Raises `ServiceError` if the files cannot be read and
+    judged."""
     order = {
         "served": site.type in _SERVED,
         "situation": await _situation(queryable, site),
         "passwords": None if passwords is None else {path: _told(each) for path, each in passwords.items()},
     }
     answer = await files.ask(
-        site_folder(folders, site), JudgeHtaccess(), json.dumps(order).encode(), seconds=PARSING_SECONDS
+        site_folder(folders, site), JudgeHtaccess(root), json.dumps(order).encode(), seconds=PARSING_SECONDS
     )
     try:
         judged = [

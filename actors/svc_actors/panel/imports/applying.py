@@ -4,6 +4,10 @@ Every step may be repeated: sites that an earlier attempt created are used again
 databases are replaced, and existing tasks and records stay. Files are written by the account of their site, and SQL
 runs as the owner of its database, in the processes that confine both.
 
+Visitors reach no file before the web server refuses what the .htaccess files deny: a site's files are unpacked aside
+and judged there, their settings are served or the site is suspended, and then the files are moved into place. Ended
+anywhere before, the site has the files that it had.
+
 A record, a certificate or a task that cannot be imported does not fail the job: the outcome names it. A site whose
 .htaccess files say something that nginx does not do is suspended until its owner has looked at it, unless they said
 before that they have.
@@ -16,6 +20,8 @@ Rejected:
   was changed since.
 - To read the archive once for all sites. Each site's files are unpacked by its own account, so that no process has the
   files of two.
+- To close each site until its files were judged in place. A site that is imported again would be down while they are
+  unpacked, and one whose import was given up would stay closed.
 - Sites of the type static. What looks like files alone may have a script somewhere, and its source would be served.
 """
 
@@ -34,7 +40,7 @@ from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unav
 from svc_actors.host import confined
 from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
 from svc_actors.host.archives.placing import below, placed_at
-from svc_actors.host.confined.protocol import Delete, RewriteConfiguration
+from svc_actors.host.confined.protocol import Delete, PlaceImported, RewriteConfiguration
 from svc_actors.host.database_clients import HOST
 from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
 from svc_actors.host.launcher import Limits
@@ -87,6 +93,8 @@ SECONDS: Final = 12 * 3600.0
 _TAKE: Final = Path(confined.__file__).with_name("take.py")
 _TAKE_SECONDS: Final = 4 * 3600.0
 _TOOK: Final = "took "
+_AGAIN: Final = "Apply the import again: it continues from there."
+_STAGED: Final = f"{ASIDE}/files"
 # For the helper of a site's files: to delete a tree of an earlier attempt takes longest.
 _FILES_SECONDS: Final = 600.0
 # Lines of a site that the outcome names. The analysis of its .htaccess files lists the rest.
@@ -132,17 +140,17 @@ class ImportApplication:
             try:
                 await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.build))
             except DeliveryError as error:
-                raise unavailable(
-                    why_undelivered(error), hint="Apply the import again: it continues from there."
-                ) from error
+                raise unavailable(why_undelivered(error), hint=_AGAIN) from error
             await run.log(f"The site {site.domain} is created.")
             await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def place_files(self, run: JobRun) -> None:
         applied = await self._applied(run)
         for number, (found, site) in enumerate(await self._made(applied)):
-            await self._place(run, applied, found, site)
+            entries = await self._unpack(run, applied, found, site)
             await self._judge(run, applied, found, site)
+            await self._place(site)
+            await run.log(f"{entries:,} entries are placed for {site.domain}.")
             await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def load_databases(self, run: JobRun) -> None:
@@ -223,10 +231,10 @@ class ImportApplication:
 
         return await self._database.transact(write)
 
-    async def _place(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
-        """Replaces the site's files by those of the archive."""
-        # What an earlier attempt left goes first, as does the first page: files that the archive lacks would be served.
-        await self._remove(site, "public")
+    async def _unpack(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> int:
+        """Unpacks the site's part of the archive where no visitor gets, and returns how many entries it had."""
+        # What an earlier attempt left.
+        await self._remove(site, ASIDE)
         # Dumps, keys and passwords go into a folder that no web server reads, until `tidy` removes it.
         aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
         certificate = applied.certificate(found)
@@ -236,6 +244,7 @@ class ImportApplication:
             "uid": site.account.uid,
             "gid": site.account.uid,
             "root": str(self._parts.folders.sites / site.account.name),
+            "into": _STAGED,
             "site": asdict(found),
             "files": aside_passwords(applied, found) | aside,
             "private": sorted(kept_passwords(applied, found)),
@@ -256,11 +265,25 @@ class ImportApplication:
         except ProgramFailed as failed:
             raise unavailable(
                 f"The files of {site.domain} were not placed: {failed.last or failed.message}",
-                hint="The site has none of them. Fix the cause, then apply the import again.",
+                hint="The site has the files that it had. Fix the cause, then apply the import again.",
             ) from failed
-        await run.log(f"{took.get('entries', 0):,} entries are placed for {site.domain}.")
         if took.get("links_left"):
             await self._rest.note(run, applied, Kind.FILES, site.domain, f"{took['links_left']} links were left out")
+        return int(took.get("entries", 0))
+
+    async def _place(self, site: SiteRow) -> None:
+        """Replaces the site's files by the unpacked ones."""
+        there = await read_site(self._database, site.id)
+        # Recorded is not enough: a web server that has not taken the denials would serve the files without them.
+        if there is None or there.served < there.wanted:
+            raise unavailable(
+                f"The files of {site.domain} were not placed: the web server has not taken the site's settings.",
+                hint="The site has the files that it had. Apply the import again once nginx runs: svc health says why.",
+            )
+        folder = site_folder(self._parts.folders, there)
+        await self._parts.files.ask(folder, PlaceImported(_STAGED), seconds=_FILES_SECONDS)
+        # With the previous document root.
+        await self._remove(there, _STAGED)
 
     def _dumps(self, applied: Applied, found: FoundSite) -> list[tuple[FoundDatabase, str]]:
         labels = labels_of(applied.account)
@@ -272,7 +295,8 @@ class ImportApplication:
         # Judged twice: with the settings in place, translated lines no longer block.
         passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
-        blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site, passwords)
+        parts = self._parts
+        blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, _STAGED)
         if not blocking:
             return
         for line in blocking[:_NAMED]:
@@ -289,7 +313,8 @@ class ImportApplication:
         self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]
     ) -> SiteRow:
         """Returns the site with its new settings. If the panel refuses them, the lines still block."""
-        judged = await judged_files(self._parts.files, self._parts.folders, self._database, site, passwords)
+        parts = self._parts
+        judged = await judged_files(parts.files, parts.folders, self._database, site, passwords, _STAGED)
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
         told: list[str] = []
 
@@ -302,10 +327,14 @@ class ImportApplication:
         # One change for all wishes: if the panel refuses one, none of them is half done.
         try:
             await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
-        except (DeliveryError, ServiceError) as error:
+        except DeliveryError as error:
+            raise unavailable(why_undelivered(error), hint=_AGAIN) from error
+        except ServiceError as error:
+            # Recorded, but not served: the panel has not refused it.
+            if error.code is ErrorCode.UNAVAILABLE:
+                raise
             told.clear()
-            why = why_undelivered(error) if isinstance(error, DeliveryError) else error.message
-            await run.log(f"The .htaccess files of {site.domain} were not translated: {why}")
+            await run.log(f"The .htaccess files of {site.domain} were not translated: {error.message}")
         for line in told[:_NAMED]:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
         return await read_site(self._database, site.id) or site

@@ -17,9 +17,10 @@ async def blocking_lines(
     queryable: Queryable,
     site: SiteRow,
     passwords: Mapping[str, PasswordsAt | str] | None = None,
+    root: str = "",
 ) -> list[str]:
-    """Each with its place and the reason. `passwords` as in `judged_files`."""
-    judged = await judged_files(files, folders, queryable, site, passwords)
+    """Each with its place and the reason. `passwords` and `root` as in `judged_files`."""
+    judged = await judged_files(files, folders, queryable, site, passwords, root)
     blocking = [f"{path}:{one.line}: {one.text} ({one.reason})"[:300] for path, one in judged.blocking]
     if not judged.complete:
         blocking.append("not all of the .htaccess files could be read")
