@@ -77,6 +77,10 @@ def test_a_denial_is_wished_for_and_translated_where_the_site_has_it(
         '<FilesMatch "\\.(sql|log)$">\nRequire all denied\n</FilesMatch>\n<Files a.sql>\nRequire all granted\n</Files>',
         '<FilesMatch "secret">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[a-z]+$">\nRequire all denied\n</FilesMatch>',
+        # Characters that stand for `^`, `$` and `.*` in what an expression is written out to.
+        '<FilesMatch "^secret\\\x03">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "\\\x02secret$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^secret\\\x04$">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "(?i)\\.sql$">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^a{2}$">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "\\.php$">\nRequire all denied\n</FilesMatch>',

@@ -262,6 +262,19 @@ def test_what_the_panel_can_be_told_is_wished_for_and_translated_once_it_was(tex
 
 
 @pytest.mark.parametrize(
+    ("value", "on"),
+    [("On", True), ("on", True), ("1", True), ("Off", False), ("true", False), ("yes", False), ("2", False)],
+)
+def test_a_flag_of_php_is_on_by_the_two_words_that_apache_knows_for_it(value: str, on: bool) -> None:
+    text = f"php_flag display_errors {value}"
+    before = replace(PHP, settings=SETTINGS | {"display_errors": not on})
+    after = replace(PHP, settings=SETTINGS | {"display_errors": on})
+
+    assert wishes(text, before) == [PhpSet("display_errors", on)]
+    assert verdicts(text, after) == ["translated"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "Redirect 301 / https://example.org/",

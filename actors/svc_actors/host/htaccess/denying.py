@@ -30,7 +30,7 @@ _BEGIN, _END, _ANYTHING = "\x02", "\x03", "\x04"
 """Stand for `^`, `$` and `.*` in the texts that an expression is written out to."""
 _LONGEST_TEXT: Final = LONGEST_PATTERN + 4
 """With anchors at its ends. A longer text is no pattern, whatever follows."""
-_TOKEN: Final = re.compile(r"\\([^A-Za-z0-9])|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])")
+_TOKEN: Final = re.compile(rf"\\([^A-Za-z0-9{_BEGIN}-{_ANYTHING}])|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])")
 _SAYS_WHO: Final = frozenset({"require", "order", "allow", "deny"})
 _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
 

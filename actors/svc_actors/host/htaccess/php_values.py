@@ -61,7 +61,9 @@ def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opi
 
 def _wish(directive: str, name: str, value: str) -> PhpSet | None:
     if directive.endswith("_flag"):
-        return PhpSet(name, value.lower() in ("on", "1", "true", "yes")) if name == "display_errors" else None
+        # Apache's module of PHP takes every other word for off (sapi/apache2handler/apache_config.c), also the `true`
+        # and `yes` of a php.ini.
+        return PhpSet(name, value.lower() in ("on", "1")) if name == "display_errors" else None
     if name in _MIB:
         size = _mebibytes(value)
         return None if size is None else PhpSet(_MIB[name], size)
