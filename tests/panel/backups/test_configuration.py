@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from svc_actors.host.accepted import is_denied
 from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables
 from svc_actors.panel.backups import Places
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS
 from tests.support.certificates import self_signed
 from tests.support.panel_sites import site_row
 from tests.support.restic import RecordedRestic
+from tests.support.served import RecordedServing
 from tests.support.site_backups import Backed
+from tests.support.site_files import give
 
 PARTS = {"parts": ["configuration"]}
 
@@ -116,6 +120,63 @@ async def test_what_was_deleted_is_shown_and_comes_back_and_is_then_as_it_was(co
     assert job["steps"][-1]["name"] == "configure"
     assert await state(world) == before
     assert again == []
+
+
+class Visitor(trio.abc.Instrument):
+    """Looks after each step of any task whether a visitor would get a file that the backup's site refuses."""
+
+    def __init__(self, world: Backed, path: str) -> None:
+        self._web = world.panel.host.web
+        self._file, self._path = world.home.path / "public" / path[1:], path
+        self.leaks = self.looks = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        assert isinstance(self._web, RecordedServing)
+        self.looks += 1
+        if self._file.exists():
+            [site] = [site for site in self._web.sites.values() if site.domain == "ada.example.com"]
+            closed = any(is_denied(pattern, self._path) for pattern in site.denied)
+            closed = closed or any(self._path.startswith(f"{each.path}/") for each in site.protected)
+            self.leaks += not closed
+
+
+@pytest.mark.parametrize("path", ["/dump.sql.bak", "/members/list.txt"])
+async def test_no_file_comes_back_before_what_keeps_visitors_from_it(configured: Backed, path: str) -> None:
+    world = configured
+    file = give(world.home, f"public{path}", b"for no visitor")
+    backup = await world.backup()
+    file.unlink()
+    await forgotten(world)
+    visitor = Visitor(world, path)
+
+    trio.lowlevel.add_instrument(visitor)
+    job = await world.done(
+        await world.ada.post(f"/backups/{backup['id']}/restore", {"parts": ["files", "configuration"]})
+    )
+    trio.lowlevel.remove_instrument(visitor)
+
+    assert job["status"] == "succeeded"
+    assert file.read_bytes() == b"for no visitor"
+    assert visitor.looks > 0
+    assert visitor.leaks == 0
+
+
+async def test_files_stay_away_while_the_web_server_has_not_taken_what_keeps_visitors_out(configured: Backed) -> None:
+    world = configured
+    web = world.panel.host.web
+    assert isinstance(web, RecordedServing)
+    file = give(world.home, "public/dump.sql.bak", b"for no visitor")
+    backup = await world.backup()
+    file.unlink()
+    await forgotten(world)
+    order = {"parts": ["files", "configuration"]}
+
+    web.down = "nginx is gone"
+    jobs = [await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore", order)) for _ in range(2)]
+
+    assert [job["status"] for job in jobs] == ["failed", "failed"]
+    assert all("the web server has not taken" in job["error"]["message"] for job in jobs), jobs
+    assert not file.exists()
 
 
 async def test_what_was_changed_is_changed_back_and_what_was_added_since_stays(configured: Backed) -> None:

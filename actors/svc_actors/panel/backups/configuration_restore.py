@@ -1,7 +1,11 @@
 """Restores the configuration of a backup and verifies it: names, redirects, denied and protected paths, PHP, the
 application and tasks in one transaction, then the records of the site's zones, then its certificate.
 
-May be repeated."""
+May be repeated.
+
+What keeps visitors out (`close`) is served before the files of the backup come: a site that lacks it, such as another
+one that the backup is restored to, would show them until the rest is restored.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from svc_actors.errors import unavailable
+from svc_actors.errors import unavailable, why_undelivered
 from svc_actors.panel.apps.records import app_of, change_app
 from svc_actors.panel.apps.variables import replace_variables, variables_of
 from svc_actors.panel.backups.configuration import LISTS, Configuration, Part
 from svc_actors.panel.backups.configuration_changes import Action, Allowed, Change, changes_of
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.claims import claim, set_redirected
 from svc_actors.panel.sites.php import SitePhp
-from svc_actors.panel.sites.records import SiteRow, change_record, lock_site
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site
 from svc_actors.panel.sites.site import Changed
 from svc_actors.panel.sites.site import Site as SiteActor
-from svc_actors.runtime import ActorSystem
+from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
 
+_CALLER: Final = service_itself("backup.restore")
+_CLOSING: Final = (Part.DENIED, Part.PROTECTED)
 _RECORDED: Final = frozenset(Part) - {Part.RECORD, Part.CERTIFICATE}
 """The parts that are restored in one transaction."""
 
@@ -38,9 +45,32 @@ class ConfigurationRestore:
     allowed: Callable[[], Awaitable[Allowed]]
     sealer: Sealer
 
+    async def close(self, site: SiteRow, configuration: Configuration) -> None:
+        """Adds the denied and protected paths that the site lacks. Raises ServiceError if they are not served."""
+        if not (configuration.denied or configuration.protected):
+            return
+        allowed = await self.allowed()
+        planned = await changes_of(self.database, self.sealer, site, configuration, allowed)
+        added = [change for change in planned if change.action is Action.ADD]
+        wanted = {part: _wanted(added, part) if part in _CLOSING else {} for part in Part}
+
+        async def change(tx: Transaction, locked: SiteRow) -> Changed:
+            await _put_back(tx, locked, configuration, allowed, wanted)
+            return Changed(locked.target, {"restored": sorted(part for part in _CLOSING if wanted[part])})
+
+        if any(wanted.values()):
+            try:
+                await finished(self.actors.ref(SiteActor, str(site.id)).ask(SiteActor.change, _CALLER, change))
+            except DeliveryError as error:
+                raise unavailable(why_undelivered(error)) from error
+        there = await read_site(self.database, site.id)
+        # Recorded by an earlier attempt is not enough.
+        if there is None or there.served < there.wanted:
+            raise unavailable("the web server has not taken what keeps visitors out")
+
     async def restore(self, run: JobRun, site: SiteRow, configuration: Configuration) -> None:
         """Raises ServiceError if a part could not be restored; parts that were restored before stay."""
-        allowed, caller = await self.allowed(), service_itself("backup.restore")
+        allowed, caller = await self.allowed(), _CALLER
         planned = await changes_of(self.database, self.sealer, site, configuration, allowed)
         await run.log(
             *(str(change) for change in planned), *([] if planned else ["The configuration has no differences."])

@@ -24,7 +24,7 @@ from svc_actors.host.restic import Verified
 from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
 from svc_actors.host.restic.manifest import LEFT_OUT, size_below
 from svc_actors.host.tree_switch import hand_in, switch
-from svc_actors.panel.backups.configuration import FILE, parsed_configuration
+from svc_actors.panel.backups.configuration import FILE, Configuration, parsed_configuration
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.databases import FOLDER, Dumped
 from svc_actors.panel.backups.places import Places
@@ -136,6 +136,8 @@ class RestoreWork:
             placed = None
             try:
                 if BackupPart.FILES in self._parts(run):
+                    if BackupPart.CONFIGURATION in self._parts(run):
+                        await self._configuration.close(site, await self._configuration_of(run))
                     placed = await self._place(run, site)
             except (OSError, ServiceError) as error:
                 await self._tools.databases.put_back(run, site, self._places.aside(run.id))
@@ -152,8 +154,7 @@ class RestoreWork:
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.CONFIGURATION in self._parts(run):
                 site, _, _ = await self._of(run)
-                told = await trio.to_thread.run_sync(self._configured(run).read_text)
-                await self._configuration.restore(run, site, parsed_configuration(json.loads(told)))
+                await self._configuration.restore(run, site, await self._configuration_of(run))
         await self._tools.clean(run.id)
 
     async def _place(self, run: JobRun, site: SiteRow) -> str:
@@ -200,9 +201,10 @@ class RestoreWork:
             raise not_found(f"The backup holds no database {only}; the site was not changed.")
         return wanted
 
-    def _configured(self, run: JobRun) -> Path:
+    async def _configuration_of(self, run: JobRun) -> Configuration:
         """The backup's configuration."""
-        return self._places.said(run.id) / CONTENT / FILE
+        told = await trio.to_thread.run_sync((self._places.said(run.id) / CONTENT / FILE).read_text)
+        return parsed_configuration(json.loads(told))
 
     def _tree(self, run: JobRun) -> Path:
         return self._places.staging(run.id) / NEW / TREE
