@@ -1,14 +1,15 @@
-"""Requests that add a backup target, shared by both services."""
+"""Backup targets as both services show them, and the requests that add one."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final
+from uuid import UUID
 
 from pydantic import Field, SecretStr
 
-from svc.registry.operation import Request
+from svc.registry.operation import Model, Request
 from svc.registry.shapes import NAME, Shape
-from svc_actors.remote_targets import BucketSettings, SftpSettings
+from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind
 
 _HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*"
 _FOLDER: Final = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)+"
@@ -20,6 +21,16 @@ Folder = Annotated[
     Field(max_length=255),
     Shape(_FOLDER, "an absolute path of letters, digits, dots, dashes and underscores, without . and .. in it"),
 ]
+
+
+class BackupTargetModel(Model):
+    """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys."""
+
+    id: UUID
+    name: str
+    kind: TargetKind
+    location: str
+    public_key: str | None
 
 
 SshHost = Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]

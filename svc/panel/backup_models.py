@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
 
-from svc.identity.backup_targets import Folder, TargetName
+from svc.identity.backup_targets import BackupTargetModel, Folder, TargetName
 from svc.panel.access import SiteChange
 from svc.panel.file_models import SitePath
 from svc.registry.operation import Model, Request
@@ -18,7 +18,6 @@ from svc_actors.panel.backups.records import BACKUP_SOURCE, BackupPart, BackupSt
 from svc_actors.panel.backups.retention import DEFAULT_KEEP
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.backups.timing import Frequency
-from svc_actors.remote_targets import SftpSettings, TargetKind
 from svc_actors.store import Record
 
 Hour = Annotated[int, Field(ge=0, le=23)]
@@ -160,15 +159,10 @@ class BackupKeySecret(Model):
     key: str
 
 
-class BackupTarget(Model):
+class BackupTarget(BackupTargetModel):
     """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys.
     `last_error`: of the copy that was made last, null where it is there."""
 
-    id: UUID
-    name: str
-    kind: TargetKind
-    location: str
-    public_key: str | None
     created_at: datetime
     last_copy_at: datetime | None
     last_error: str | None
@@ -185,14 +179,6 @@ class LocalTargetRequest(Request):
     path: Folder
 
 
-def target_model(row: Record, target: TargetRow) -> BackupTarget:
-    public_key = target.settings.public_key if isinstance(target.settings, SftpSettings) else None
-    shown: dict[str, Any] = {name: row[name] for name in ("created_at", "last_copy_at", "last_error")}
-    return BackupTarget(
-        id=target.id,
-        name=target.name,
-        kind=target.settings.kind,
-        location=target.settings.location,
-        public_key=public_key,
-        **shown,
-    )
+def target_model(row: Record) -> BackupTarget:
+    times = {name: row[name] for name in ("created_at", "last_copy_at", "last_error")}
+    return BackupTarget(**TargetRow.of(row).shown, **times)

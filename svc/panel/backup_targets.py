@@ -31,9 +31,8 @@ from svc_actors.panel.backups.repositories import read_repository
 from svc_actors.panel.backups.targets import (
     AnySettings,
     LocalSettings,
+    TargetRow,
     add_target,
-    as_target,
-    read_target,
     remove_target,
 )
 from svc_actors.remote_targets import new_key_pair
@@ -71,7 +70,7 @@ class KeyListRequest(Request):
 )
 async def list_targets(context: Context[Panel], request: TargetListRequest) -> list[BackupTarget]:
     rows = await context.services.database.fetch(f"{_SELECT} ORDER BY name")
-    return [target_model(row, as_target(row)) for row in rows]
+    return [target_model(row) for row in rows]
 
 
 @operations.declare(
@@ -130,7 +129,7 @@ async def add_s3(context: Context[Panel], request: BucketTargetRequest) -> Backu
 async def remove(context: Context[Panel], request: TargetRequest) -> Done:
 
     async def work(tx: Transaction) -> None:
-        target = await read_target(tx, request.id)
+        target = await TargetRow.read(tx, request.id)
         await remove_target(tx, target.id)
         await audit.record(tx, context.caller, target.target)
 
@@ -215,4 +214,4 @@ async def _mark(marker: Path) -> None:
 async def _shown(queryable: Queryable, target_id: UUID) -> BackupTarget:
     row = await queryable.fetchrow(f"{_SELECT} WHERE backup_targets.id = $1", target_id)
     assert row is not None
-    return target_model(row, as_target(row))
+    return target_model(row)

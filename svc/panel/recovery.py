@@ -19,7 +19,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.errors import conflict, wrong_field
-from svc_actors.panel.backups.targets import read_target
+from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import enqueue
 from svc_actors.panel.recovery.discovery import chosen, look_at_sites, open_kept, what_is_here
 from svc_actors.panel.recovery.key import new_key
@@ -239,7 +239,7 @@ async def write_manifest(context: Context[Panel], request: Empty) -> JobModel:
 )
 async def discover(context: Context[Panel], request: DiscoverRequest) -> Discovered:
     services = context.services
-    target = await read_target(services.database, request.target)
+    target = await TargetRow.read(services.database, request.target)
     there = await services.manifests.found(target)
     opened = None
     if request.recovery_key is not None:
@@ -288,7 +288,7 @@ async def run(context: Context[Panel], request: RunRequest) -> JobModel:
             f"This server is not new: it has {', '.join(holds)}, which would be replaced. Nothing was changed.",
             hint="Set `replace` if they may be deleted.",
         )
-    target = await read_target(services.database, request.target)
+    target = await TargetRow.read(services.database, request.target)
     kept = chosen(await services.manifests.found(target), request.manifest)
     secret = request.recovery_key.get_secret_value()
 

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from svc.controller.machines.fields import Confirmation
 from svc.controller.services import Controller
-from svc.identity.backup_targets import BucketTargetRequest, Endpoint, SftpTargetRequest
+from svc.identity.backup_targets import BackupTargetModel, BucketTargetRequest, Endpoint, SftpTargetRequest
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
@@ -24,16 +24,15 @@ from svc_actors.controller.backups.targets import (
     KeyMode,
     MachineBucketSettings,
     RemoteSettings,
+    TargetRow,
     Use,
     add_target,
-    as_target,
-    read_target,
     remove_target,
     unuse_target,
     use_target,
 )
 from svc_actors.errors import conflict, require_name, wrong_field
-from svc_actors.remote_targets import SftpSettings, TargetKind, new_key_pair
+from svc_actors.remote_targets import TargetKind, new_key_pair
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
 
 operations = Operations[Controller]()
@@ -63,18 +62,13 @@ _BOUNDS: Final = {
 }
 
 
-class MachineBackupTarget(Model):
+class MachineBackupTarget(BackupTargetModel):
     """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys. It is
     used by the nodes `node_ids`, by those of `location_ids`, and, where it is `of_all_others`, by every node that has
     no other. `copies`: complete backups that are kept there. `problem`: why it failed last, null where it works.
     `keys`: `temporary` where a node gets keys for one machine's copies and one operation, `shared` where each gets the
     target's own; `warning` then says what that means, and what bounds it."""
 
-    id: UUID
-    name: str
-    kind: TargetKind
-    location: str
-    public_key: str | None
     keys: KeyMode
     warning: str | None
     of_all_others: bool
@@ -179,7 +173,7 @@ async def use(context: Context[Controller], request: TargetUseRequest) -> Machin
     wanted = _use(request.node_id, request.location_id)
 
     async def work(tx: Transaction) -> MachineBackupTarget:
-        target = await read_target(tx, request.id)
+        target = await TargetRow.read(tx, request.id)
         await use_target(tx, wanted, target.id)
         await audit.record(tx, context.caller, target.target, _plain(wanted))
         return await _shown(tx, target.id)
@@ -218,7 +212,7 @@ async def unuse(context: Context[Controller], request: TargetUnuseRequest) -> No
 )
 async def remove(context: Context[Controller], request: TargetRemoveRequest) -> None:
     async def work(tx: Transaction) -> None:
-        target = await read_target(tx, request.id)
+        target = await TargetRow.read(tx, request.id)
         require_name(target.name, request.confirm, of="target")
         shown = await _shown(tx, target.id)
         if shown.copies and not request.forget_copies:
@@ -258,18 +252,13 @@ async def _shown(queryable: Queryable, target_id: UUID) -> MachineBackupTarget:
 
 
 def _model(row: Record) -> MachineBackupTarget:
-    target = as_target(row)
-    public_key = target.settings.public_key if isinstance(target.settings, SftpSettings) else None
-    told = {
+    target = TargetRow.of(row)
+    further = {
         name: row[name] for name in ("of_all_others", "node_ids", "location_ids", "copies", "problem", "created_at")
     }
     return MachineBackupTarget(
-        id=target.id,
-        name=target.name,
-        kind=target.settings.kind,
-        location=target.settings.location,
-        public_key=public_key,
+        **target.shown,
         keys=target.keys,
         warning=f"{_SHARED} {_BOUNDS[target.settings.kind]}" if target.keys is KeyMode.SHARED else None,
-        **told,
+        **further,
     )

@@ -21,21 +21,17 @@ from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.backups.temporary_keys import Need, NoTemporaryKeys, Sts, temporary_keys
 from svc_actors.controller.tasks.run import TaskFailed
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
-from svc_actors.remote_targets import BucketSettings, SftpSettings
+from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetOf, sealed
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
     Database,
     ForeignKeyViolationError,
     Queryable,
-    Record,
-    Target,
     Transaction,
     UniqueViolationError,
 )
 from svc_nodeagent.aws_signing import Keys
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
-
-_SEALED_FOR: Final = "backup target"
 
 
 class MachineBucketSettings(BucketSettings):
@@ -58,17 +54,9 @@ RemoteSettings = Annotated[SftpSettings | MachineBucketSettings, Field(discrimin
 _SETTINGS: Final[TypeAdapter[RemoteSettings]] = TypeAdapter(RemoteSettings)
 
 
-@dataclass(frozen=True)
-class TargetRow:
-    id: UUID
-    name: str
-    settings: RemoteSettings
-    sealed_secret: bytes = b""
-
-    @property
-    def target(self) -> Target:
-        """The target as the audit names it."""
-        return Target("backup_target", self.id, self.name)
+class TargetRow(TargetOf[RemoteSettings]):
+    table = "machine_backup_targets"
+    parser = _SETTINGS
 
     @property
     def keys(self) -> KeyMode:
@@ -77,7 +65,7 @@ class TargetRow:
 
     async def place(self, sealer: Sealer, need: Need) -> BackupPlace:
         """Raises `NoTemporaryKeys`."""
-        secret = sealer.unseal(self.sealed_secret, _SEALED_FOR).decode()
+        secret = self.secret(sealer) or ""
         match self.settings:
             case SftpSettings() as sftp:
                 told = sftp.model_dump(exclude={"kind", "public_key"})
@@ -104,18 +92,6 @@ class Use:
     location_id: UUID | None = None
 
 
-def as_target(row: Record) -> TargetRow:
-    return TargetRow(row["id"], row["name"], _SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
-
-
-async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
-    """Raises not_found."""
-    row = await queryable.fetchrow("SELECT * FROM machine_backup_targets WHERE id = $1", target_id)
-    if row is None:
-        raise not_found("There is no such backup target.")
-    return as_target(row)
-
-
 async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: RemoteSettings, secret: str) -> TargetRow:
     """Raises conflict if the name is taken."""
     try:
@@ -123,11 +99,11 @@ async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: Remot
             "INSERT INTO machine_backup_targets (name, settings, sealed_secret) VALUES ($1, $2, $3) RETURNING *",
             name,
             settings.model_dump(mode="json", exclude_none=True),
-            sealer.seal(secret.encode(), _SEALED_FOR),
+            sealed(sealer, secret),
         )
     except UniqueViolationError:
         raise conflict(f"There is a backup target with the name {name} already.") from None
-    return as_target(row)
+    return TargetRow.of(row)
 
 
 async def remove_target(tx: Transaction, target: TargetRow) -> None:
@@ -186,7 +162,7 @@ async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, n
     again, while its node may go on with the operation."""
     if target_id is None:
         return None
-    target = await read_target(database, target_id)
+    target = await TargetRow.read(database, target_id)
     try:
         return await target.place(sealer, need)
     except NoTemporaryKeys as error:

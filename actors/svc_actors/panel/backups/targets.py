@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from pydantic import Field, TypeAdapter
 
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import conflict
 from svc_actors.host.restic import Repository, SftpFolder
 from svc_actors.panel.backups.places import write_secret
-from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind, TargetSettings
+from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind, TargetOf, TargetSettings, sealed
 from svc_actors.sealing import Sealer
-from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_actors.store import Queryable, Transaction, UniqueViolationError
 
-SEALED_FOR: Final = "backup target"
 _COLUMNS: Final = "id, name, settings, sealed_secret"
 
 
@@ -37,20 +35,9 @@ AnySettings = Annotated[LocalSettings | SftpSettings | BucketSettings, Field(dis
 SETTINGS: Final[TypeAdapter[AnySettings]] = TypeAdapter(AnySettings)
 
 
-@dataclass(frozen=True)
-class TargetRow:
-    id: UUID
-    name: str
-    settings: AnySettings
-    sealed_secret: bytes | None
-
-    @property
-    def target(self) -> Target:
-        """The target of audit rows."""
-        return Target("backup_target", self.id, self.name)
-
-    def secret(self, sealer: Sealer) -> str | None:
-        return sealer.unseal(self.sealed_secret, SEALED_FOR).decode() if self.sealed_secret is not None else None
+class TargetRow(TargetOf[AnySettings]):
+    table = "backup_targets"
+    parser = SETTINGS
 
     def repository(self, repository_id: UUID | str, work: Path, sealer: Sealer) -> Repository:
         """A site's repository there, or another one by its name. Files with credentials lie in `work`, which root alone
@@ -103,20 +90,8 @@ def _told(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
     return ["-F", "none", *told]
 
 
-def as_target(row: Record) -> TargetRow:
-    return TargetRow(row["id"], row["name"], SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
-
-
 async def all_targets(queryable: Queryable) -> list[TargetRow]:
-    return [as_target(row) for row in await queryable.fetch(f"SELECT {_COLUMNS} FROM backup_targets ORDER BY name")]
-
-
-async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
-    """Raises not_found."""
-    row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM backup_targets WHERE id = $1", target_id)
-    if row is None:
-        raise not_found("There is no such target.")
-    return as_target(row)
+    return [TargetRow.of(row) for row in await queryable.fetch(f"SELECT {_COLUMNS} FROM backup_targets ORDER BY name")]
 
 
 async def add_target(
@@ -131,11 +106,11 @@ async def add_target(
             name,
             settings.kind.value,
             settings.model_dump(mode="json"),
-            sealer.seal(secret.encode(), SEALED_FOR) if secret is not None else None,
+            sealed(sealer, secret),
         )
     except UniqueViolationError:
         raise conflict(f"There is already a target with the name {name}.") from None
-    return as_target(row)
+    return TargetRow.of(row)
 
 
 async def write_target(
@@ -146,7 +121,7 @@ async def write_target(
         "UPDATE backup_targets SET settings = $2, sealed_secret = $3 WHERE id = $1",
         target_id,
         settings.model_dump(mode="json"),
-        sealer.seal(secret.encode(), SEALED_FOR) if secret is not None else None,
+        sealed(sealer, secret),
     )
 
 

@@ -14,7 +14,7 @@ import trio
 
 from svc_actors.errors import conflict, not_found, unavailable
 from svc_actors.panel.backups.local_target import require_mounted
-from svc_actors.panel.backups.targets import TargetRow, read_target
+from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob
 from svc_actors.panel.recovery.discovery import Opened, open_kept
 from svc_actors.panel.recovery.records import read_order, remove_order
@@ -54,7 +54,7 @@ class RecoveryRun:
         order = await read_order(self.database)
         if order is None:
             raise not_found("The order no longer exists; nothing was changed.")
-        target = await read_target(self.database, order.target_id)
+        target = await TargetRow.read(self.database, order.target_id)
         await require_mounted(self.database, target)
         kept = next((each for each in await self.remote.found(target) if each.snapshot == order.snapshot), None)
         if kept is None:
