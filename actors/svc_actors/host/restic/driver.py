@@ -171,7 +171,7 @@ class SystemRestic:
         try:
             return await self._snapshots(run, repository)
         except (NoRepositoryError, _RefusedError):
-            if repository.location.startswith("s3:"):
+            if not repository.explains:
                 await self._snapshots(run, replace(repository, options=()))
             raise
 

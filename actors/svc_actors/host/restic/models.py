@@ -47,6 +47,8 @@ class Repository:
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     sftp: SftpFolder | None = None
+    explains: bool = True
+    """False: its server says why it refuses only if it is asked without options."""
 
     @property
     def is_local(self) -> bool:

@@ -63,7 +63,8 @@ class TargetRow(TargetOf[AnySettings]):
             case BucketSettings() as s3:
                 environment = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": secret}
                 location = "/".join(part for part in (s3.endpoint, s3.bucket, s3.prefix, str(repository_id)) if part)
-                return Repository(f"s3:{location}", password, ("-o", f"s3.region={s3.region}"), environment)
+                options = ("-o", f"s3.region={s3.region}")
+                return Repository(f"s3:{location}", password, options, environment, explains=False)
 
 
 def _told(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:

@@ -150,6 +150,11 @@ class Elsewhere:
         """Its keys open this store alone (temporary keys of an STS)."""
         return isinstance(self.place, BucketPlace) and self.place.session_token is not None
 
+    @property
+    def explains(self) -> bool:
+        """Whether its first answer says why it refuses (see `without_region`)."""
+        return not isinstance(self.place, BucketPlace)
+
     async def lacks(self, name: str) -> bool:
         """Whether a bucket says that it has no such file of the store. S3 refuses a key that lists one folder alone in
         the same way for a missing file and for a forbidden one: only the list of its folder tells. False if not known.

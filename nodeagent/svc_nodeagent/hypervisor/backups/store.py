@@ -36,7 +36,7 @@ from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way, without_regi
 from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
 from svc_nodeagent.hypervisor.backups.verification import SHARES
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
-from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode
+from svc_nodeagent.protocol import BackupPlace, FailureCode
 
 log = structlog.get_logger(__name__)
 PRUNE_SECONDS: Final = 3600.0
@@ -262,7 +262,7 @@ class MachineStore:
             why = failed
         # Of a bucket the first answer has no words; asked plainly it says why (`without_region`). A key that may list
         # one folder alone is refused what is missing: then the list of that folder decides.
-        if isinstance(self._place.place, BucketPlace):
+        if not self._place.explains:
             try:
                 await self._run("cat", "config", timeout=LOOK_SECONDS, in_its_terms=False, plainly=True)
             except ProgramFailed as failed:
