@@ -258,7 +258,8 @@ class StoredTask(StoredEntry):
 @dataclass(frozen=True)
 class StoredList:
     """`query` reads the entries of a site as JSON objects; `most` of them a site may have. `key` is the field of
-    `Configuration`, `plural` the word of messages."""
+    `Configuration`, `plural` the word of messages. `closes`: it keeps visitors out, so it is served before the files of
+    the backup come."""
 
     key: str
     part: Part
@@ -266,6 +267,7 @@ class StoredList:
     most: int
     query: str
     entry: type[StoredEntry]
+    closes: bool = False
 
 
 LISTS: Final = (
@@ -284,6 +286,7 @@ LISTS: Final = (
         most=MOST_DENIED,
         query="SELECT to_jsonb(site_denied_paths) FROM site_denied_paths WHERE site_id = $1 ORDER BY pattern",
         entry=StoredDenied,
+        closes=True,
     ),
     StoredList(
         key="protected",
@@ -294,6 +297,7 @@ LISTS: Final = (
             FROM site_protected_paths JOIN site_path_logins ON protected_id = id
             WHERE site_id = $1 GROUP BY id, path ORDER BY path""",
         entry=StoredProtected,
+        closes=True,
     ),
     StoredList(
         key="schedules",

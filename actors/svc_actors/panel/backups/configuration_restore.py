@@ -32,7 +32,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
 
 _CALLER: Final = service_itself("backup.restore")
-_CLOSING: Final = (Part.DENIED, Part.PROTECTED)
+_CLOSING: Final = tuple(each for each in LISTS if each.closes)
 _RECORDED: Final = frozenset(Part) - {Part.RECORD, Part.CERTIFICATE}
 """The parts that are restored in one transaction."""
 
@@ -46,17 +46,18 @@ class ConfigurationRestore:
     sealer: Sealer
 
     async def close(self, site: SiteRow, configuration: Configuration) -> None:
-        """Adds the denied and protected paths that the site lacks. Raises ServiceError if they are not served."""
-        if not (configuration.denied or configuration.protected):
+        """Adds what keeps visitors out and the site lacks. Raises ServiceError if it is not served."""
+        if not any(getattr(configuration, each.key) for each in _CLOSING):
             return
         allowed = await self.allowed()
         planned = await changes_of(self.database, self.sealer, site, configuration, allowed)
         added = [change for change in planned if change.action is Action.ADD]
-        wanted = {part: _wanted(added, part) if part in _CLOSING else {} for part in Part}
+        parts = {each.part for each in _CLOSING}
+        wanted = {part: _wanted(added, part) if part in parts else {} for part in Part}
 
         async def change(tx: Transaction, locked: SiteRow) -> Changed:
             await _put_back(tx, locked, configuration, allowed, wanted)
-            return Changed(locked.target, {"restored": sorted(part for part in _CLOSING if wanted[part])})
+            return Changed(locked.target, {"restored": sorted(part for part in parts if wanted[part])})
 
         if any(wanted.values()):
             try:
