@@ -25,7 +25,7 @@ from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import LOCAL_URL, Profile
 from svc.cli.services import CORE_SOCKET, ServiceKind, service_of
-from svc_actors.host.self_signed import keep_self_signed
+from svc_webhost.self_signed import keep_self_signed
 
 EMAIL = "admin@example.test"
 CUSTOMER = "customer@example.test"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-PACKAGES = ("actors/svc_actors", "svc", "http/svc_http", "console/svc_console")
+PACKAGES = ("actors/svc_actors", "svc", "http/svc_http", "console/svc_console", "nodeagent/svc_webhost")
 MIGRATIONS = Path("actors/svc_actors/store/migrations")
 RELEASES = MIGRATIONS / "releases.json"
 _BEGINS = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH)\s")

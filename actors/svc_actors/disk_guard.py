@@ -22,7 +22,7 @@ import structlog
 import trio
 
 from svc_actors.alerts import Severity, set_alert
-from svc_actors.disk_space import MIB, Level, Space, read_thresholds
+from svc_actors.disk_space import MIB, DiskLevel, Space, read_thresholds
 from svc_actors.store import Database, Transaction, disk_full
 
 RESERVE: Final = 64 * MIB
@@ -80,8 +80,8 @@ class DiskGuard:
     async def tell(self, database: Database) -> None:
         """Keep the alert in line with the disk, until cancelled. Raises what the database raises; a new call starts
         from whatever alert is open."""
-        told: tuple[bool, Level] | None = None
-        level = Level.OK
+        told: tuple[bool, DiskLevel] | None = None
+        level = DiskLevel.OK
         while True:
             changed = self._changed
             level = (await read_thresholds(database)).level(self.space, level)
@@ -97,13 +97,13 @@ class DiskGuard:
         if self.full:
             raise disk_full()
 
-    async def _tell(self, tx: Transaction, *, full: bool, level: Level) -> None:
+    async def _tell(self, tx: Transaction, *, full: bool, level: DiskLevel) -> None:
         disk = f"The disk of the service's database ({self._folder}) is {self.space}"
         message: str | None = None
         severity = Severity.CRITICAL
         if full:
             message = f"{disk}: changes are refused until there is space again. Reading goes on, and {self._goes_on}."
-        elif level is not Level.OK:
+        elif level is not DiskLevel.OK:
             message = f"{disk}. Changes are refused once less than {CLOSED_BELOW // MIB} MiB are free."
             severity = level.severity
         await set_alert(tx, ALERT, message, severity=severity)

@@ -18,7 +18,7 @@ _CALM: Final = 2
 more than the threshold. A figure that oscillates around a threshold thus opens one alert only."""
 
 
-class Level(StrEnum):
+class DiskLevel(StrEnum):
     OK = "ok"
     WARNING = "warning"
     CRITICAL = "critical"
@@ -62,21 +62,21 @@ class Thresholds:
     critical_percent: int = 95
     critical_free_mib: int = 2048
 
-    def level(self, space: Space, before: Level) -> Level:
+    def level(self, space: Space, before: DiskLevel) -> DiskLevel:
         """The level of a disk that had the level `before`: raised at a threshold, lowered only well below it."""
 
-        def above(percent: int, level: Level) -> bool:
+        def above(percent: int, level: DiskLevel) -> bool:
             return space.used_percent >= percent - (_CALM if _RANK[before] >= _RANK[level] else 0)
 
         least = self.critical_free_mib * MIB
-        if above(self.critical_percent, Level.CRITICAL) or space.free < least + (
-            least // 8 if before is Level.CRITICAL else 0
+        if above(self.critical_percent, DiskLevel.CRITICAL) or space.free < least + (
+            least // 8 if before is DiskLevel.CRITICAL else 0
         ):
-            return Level.CRITICAL
-        return Level.WARNING if above(self.warning_percent, Level.WARNING) else Level.OK
+            return DiskLevel.CRITICAL
+        return DiskLevel.WARNING if above(self.warning_percent, DiskLevel.WARNING) else DiskLevel.OK
 
 
-_RANK: Final = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2}
+_RANK: Final = {DiskLevel.OK: 0, DiskLevel.WARNING: 1, DiskLevel.CRITICAL: 2}
 
 
 async def read_thresholds(queryable: Queryable) -> Thresholds:

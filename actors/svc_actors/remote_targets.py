@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from svc_actors.errors import not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Target
+from svc_common.errors import not_found
 
 _SEALED_FOR: Final = "backup target"
 

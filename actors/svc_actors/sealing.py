@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from svc_actors.durable import sync_folder
+from svc_common.durable import sync_folder
 
 _NONCE_BYTES = 12
 _KEY_BYTES = 32

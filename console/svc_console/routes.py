@@ -19,7 +19,7 @@ import trio
 from quart import Response, websocket
 from quart_trio import QuartTrio
 
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from svc_console import closing, frames
 from svc_console.closing import Close
 from svc_console.relay import relay

@@ -27,9 +27,9 @@ from svc.registry.operation import Context, Effects, Operation, Presentation, Se
 from svc.registry.parameters import Parameters
 from svc.registry.principal import Access, Principal
 from svc.registry.registry import Entry, Registry
-from svc_actors.errors import invalid
 from svc_actors.store import Caller, Lane, Via, enter_lane
 from svc_actors.tracing import ORIGIN, Origin, Tracer
+from svc_common.errors import invalid
 from svc_http.bodies import MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method

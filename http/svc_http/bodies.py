@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import invalid
+from svc_common.errors import invalid
 
 MAX_BODY: Final = 1_000_000
 """Bytes of a body that is read completely."""

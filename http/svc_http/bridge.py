@@ -24,7 +24,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, S
 from pydantic_core import to_json
 
 from svc_actors.admission import place_of
-from svc_actors.errors import ServiceError
+from svc_common.errors import ServiceError
 from svc_http.bodies import ClientGoneError, read_whole
 from svc_http.headers import OF_PAGES, PAGE_POLICY, Header
 from svc_http.lifespan import lifespan

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from svc.registry.operation import Method, Operation
 from svc.registry.principal import ANONYMOUS, LOCAL_ADMINISTRATOR, Access, Principal
-from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated
+from svc_common.errors import ErrorCode, ServiceError, forbidden, unauthenticated
 from svc_http.exchange import Exchange
 from svc_http.peers import PEER, PeerKind
 

@@ -11,8 +11,9 @@ import structlog
 from pydantic_core import to_json
 
 from svc.registry.failures import Failures
-from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found, refusal_in
 from svc_actors.tracing import request_id
+from svc_actors.undelivered import refusal_in
+from svc_common.errors import ErrorCode, ServiceError, invalid, not_found
 from svc_http.exchange import JSON_TYPE, Reply
 from svc_http.headers import Header
 

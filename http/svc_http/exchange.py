@@ -23,7 +23,7 @@ import structlog
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
 
-from svc_actors.errors import invalid
+from svc_common.errors import invalid
 from svc_http.bodies import MAX_BODY, ClientGoneError, read_whole
 from svc_http.headers import OF_ANSWERS, OF_PAGES, Header
 from svc_http.metrics import Metrics

@@ -13,8 +13,8 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
 
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from svc_http.lifespan import lifespan
 from svc_http.metrics import Metrics
 

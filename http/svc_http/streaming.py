@@ -30,8 +30,8 @@ from pydantic_core import to_json
 
 from svc.registry.principal import Principal
 from svc.registry.streaming import EventStream, View
-from svc_actors.errors import ErrorCode, ServiceError, rate_limited, unauthenticated
 from svc_actors.store import Event, Gone, SlowReader, Subscription
+from svc_common.errors import ErrorCode, ServiceError, rate_limited, unauthenticated
 
 HEARTBEAT = 15.0
 RECHECK = 3.0

@@ -13,6 +13,7 @@ from svc_nodeagent.protocol import (
     CopiedVolume,
     CopyEntry,
     CopyFilesOperation,
+    CopyVolumeState,
     Done,
     EntryKind,
     FailureCode,
@@ -22,7 +23,6 @@ from svc_nodeagent.protocol import (
     VmFilesList,
     VmFilesOpen,
     VmFilesRead,
-    VolumeState,
 )
 
 FILES: Final = {
@@ -32,7 +32,7 @@ FILES: Final = {
     "/var/lib/large": bytes(range(256)) * 6_000,
 }
 _VOLUME: Final = CopiedVolume(
-    number=1, device="vda1", type="ext4", size_bytes=1024**3, state=VolumeState.MOUNTED, system=True
+    number=1, device="vda1", type="ext4", size_bytes=1024**3, state=CopyVolumeState.MOUNTED, system=True
 )
 
 

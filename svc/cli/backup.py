@@ -22,7 +22,6 @@ from svc.service.controller.backup import told
 from svc.service.controller.backup.archive import CannotDecrypt, NotAnArchive
 from svc.service.controller.backup.places import PlaceError, place_of
 from svc.service.controller.backup.take import Taken, take, verify
-from svc_actors.errors import ServiceError
 from svc_actors.store import (
     AnotherServiceError,
     CommitMarks,
@@ -36,6 +35,7 @@ from svc_actors.store import (
     reachable_urls,
 )
 from svc_actors.store.marks import deal_with_notice
+from svc_common.errors import ServiceError
 
 _PASSPHRASE: Final = "SVC_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _SHORTEST: Final = 12

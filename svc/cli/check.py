@@ -26,11 +26,11 @@ from svc.cli.finding import Finding, Verdict
 from svc.cli.terminal import write
 from svc.controller.certificate import issued_file
 from svc.controller.config import ControllerConfig
-from svc_actors.disk_space import Level, Space, Thresholds
-from svc_actors.errors import ServiceError
-from svc_actors.listening import hosts_of
+from svc_actors.disk_space import DiskLevel, Space, Thresholds
 from svc_actors.mail import Relay, RelayError
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE, Database
+from svc_common.errors import ServiceError
+from svc_common.listening import hosts_of
 from svc_http.certificates import expires_soon
 
 _TIMEOUT: Final = 5.0
@@ -104,7 +104,7 @@ def _data_folder(config: ControllerConfig) -> Finding:
 def _disk(config: ControllerConfig) -> Finding:
     folder = next(each for each in (config.data_dir, *config.data_dir.parents) if each.exists())
     space = Space.of(folder)
-    if Thresholds().level(space, Level.OK) is Level.OK:
+    if Thresholds().level(space, DiskLevel.OK) is DiskLevel.OK:
         return Finding("disk", Verdict.OK, str(space))
     return Finding("disk", Verdict.WARNING, f"{space}; changes are refused when it is full (docs/full-disks.md)")
 

@@ -19,8 +19,8 @@ import trio
 from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
 from svc.cli.profiles import Profile, tls_context
 from svc.cli.terminal import say
-from svc_actors.errors import ErrorCode
 from svc_actors.retry_after import seconds_asked
+from svc_common.errors import ErrorCode
 
 API_PREFIX = "/api/v1"
 _ATTEMPTS = 4

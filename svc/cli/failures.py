@@ -13,7 +13,7 @@ from typing import IO, Any
 import asyncclick as click
 
 from svc.cli.terminal import say
-from svc_actors.errors import ErrorCode
+from svc_common.errors import ErrorCode
 
 
 class Exit(IntEnum):

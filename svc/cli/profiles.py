@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from svc.cli.failures import Exit, Failure
-from svc_actors.durable import write_whole
+from svc_common.durable import write_whole
 
 LOCAL_URL = "http://core"
 """The name of this server's core in messages; it is never resolved."""

@@ -32,8 +32,8 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.output import size
 from svc.cli.terminal import write
 from svc.controller.config import ControllerConfig
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database, DatabaseStartError, reachable_urls
+from svc_common.errors import ServiceError
 from svc_nodeagent.protocol import PROTOCOL_VERSION
 
 UNITS: Final = ("svc-controller", "svc-controller-backup")

@@ -7,8 +7,8 @@ from uuid import UUID
 from svc.controller.realm import projects_of
 from svc.registry.paging import EVERYTHING, Condition
 from svc.registry.principal import Principal
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable
+from svc_common.errors import not_found
 
 
 def visible_projects(principal: Principal, column: str = "project_id") -> Condition:

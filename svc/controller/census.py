@@ -12,8 +12,8 @@ import trio
 from svc.controller.machines.models import shown_status
 from svc_actors.controller.networking.pool_watch import POOLS, PoolCounts
 from svc_actors.controller.nodes.records import SHOWN_STATE
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 
 DEADLINE: Final = 3.0
 """Seconds. Prometheus allows ten a scrape, and the process's own figures are needed even while the database hangs."""

@@ -18,8 +18,8 @@ from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.certificates import CertificateRecord, Issued, names_of, read_certificate
-from svc_actors.durable import write_whole
-from svc_actors.errors import conflict, not_ready
+from svc_common.durable import write_whole
+from svc_common.errors import conflict, not_ready
 
 operations = Operations[Controller]()
 

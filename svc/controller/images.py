@@ -30,8 +30,8 @@ from svc_actors.controller.images.images import (
 )
 from svc_actors.controller.machines.spec import ROOT
 from svc_actors.controller.platforms import Firmware, Platform, Tpm
-from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import Record, Transaction
+from svc_common.errors import conflict, invalid, not_found
 
 operations = Operations[Controller]()
 

@@ -17,8 +17,8 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, joined, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import ServiceError, conflict, not_found
 from svc_actors.store import ForeignKeyViolationError, Queryable, Target, Transaction, UniqueViolationError, audit
+from svc_common.errors import ServiceError, conflict, not_found
 
 operations = Operations[Controller]()
 

@@ -7,8 +7,8 @@ from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import ListedScopes
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.errors import ErrorCode
 from svc_actors.store import EventKind
+from svc_common.errors import ErrorCode
 
 
 def projects_of(user: str) -> str:

@@ -19,9 +19,9 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict, forbidden
 from svc_actors.secrets import SETUP_TOKEN_PREFIX, fingerprint, new_secret
 from svc_actors.store import Database, Queryable, Transaction, Via
+from svc_common.errors import conflict, forbidden
 
 operations = Operations[Controller]()
 

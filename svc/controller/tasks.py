@@ -15,9 +15,9 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Blocks, Condition, Page, PageRequest, Sortable, equals, has_words, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
-from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
-from svc_actors.errors import ErrorCode, forbidden, not_found
+from svc_actors.controller.tasks.runner import LogLevel, ResourceKind, Task, TaskStatus, as_task, get_task, read_log
 from svc_actors.store import Queryable
+from svc_common.errors import ErrorCode, forbidden, not_found
 
 operations = Operations[Controller]()
 TASK_COLUMNS = ("id", "op", "status", "resource=resource_name", "progress", "created=created_at")
@@ -88,7 +88,7 @@ class TaskEventModel(Model):
 
     position: int
     at: datetime
-    level: Level
+    level: LogLevel
     progress: int | None
     message: str
 

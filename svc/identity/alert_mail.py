@@ -27,10 +27,10 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.mail import MailKind, NewMail, Outbox
 from svc_actors.mail.delivery import ALERT
 from svc_actors.store import Database, Record, Target, Transaction, audit
+from svc_common.errors import ErrorCode, ServiceError
 
 operations = Operations[IdentityServices]()
 

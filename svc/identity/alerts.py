@@ -13,8 +13,8 @@ from svc.registry.principal import Access, Principal
 from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity, announce_alert
-from svc_actors.errors import not_found
 from svc_actors.store import Record, Target, Transaction, audit
+from svc_common.errors import not_found
 
 operations = Operations[IdentityServices]()
 

@@ -15,9 +15,9 @@ from typing import Final
 from svc.identity.sessions import IDLE, end
 from svc.registry.principal import Principal, Role
 from svc.registry.realm import Realm
-from svc_actors.errors import unauthenticated
 from svc_actors.secrets import fingerprint
 from svc_actors.store import Database
+from svc_common.errors import unauthenticated
 
 _TOUCH_EVERY: Final = timedelta(minutes=1)
 

@@ -14,9 +14,9 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.errors import invalid
 from svc_actors.mail import MailKind, MailState, NewMail, queue
 from svc_actors.store import Queryable, Target, Transaction, audit
+from svc_common.errors import invalid
 
 operations = Operations[IdentityServices]()
 

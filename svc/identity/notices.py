@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Final
 
 from svc.identity.person_records import Person
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.mail import MailKind, NewMail, Outbox
 from svc_actors.store import Transaction
+from svc_common.errors import ErrorCode, ServiceError
 
 _LASTS: Final = timedelta(days=1)
 

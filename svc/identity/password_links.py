@@ -32,10 +32,10 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.admission import place_of
-from svc_actors.errors import ErrorCode, ServiceError, conflict, forbidden, rate_limited, unavailable
 from svc_actors.mail import MailKind, NewMail, Outbox
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable, Target, Transaction, audit, service_itself
+from svc_common.errors import ErrorCode, ServiceError, conflict, forbidden, rate_limited, unavailable
 
 operations = Operations[IdentityServices]()
 

@@ -15,7 +15,7 @@ import trio
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
-from svc_actors.errors import unavailable, wrong_field
+from svc_common.errors import unavailable, wrong_field
 
 MIN_LENGTH, MAX_LENGTH = 12, 128
 _CLASSES = (string.ascii_lowercase, string.ascii_uppercase, string.digits, string.punctuation)

@@ -19,8 +19,8 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict
 from svc_actors.store import Transaction, audit
+from svc_common.errors import conflict
 
 operations = Operations[IdentityServices]()
 

@@ -15,8 +15,8 @@ from uuid import UUID
 from svc.identity import sessions
 from svc.registry.operation import Context, Model
 from svc.registry.principal import Role
-from svc_actors.errors import conflict, not_found
 from svc_actors.store import Queryable, Target, Transaction, UniqueViolationError
+from svc_common.errors import conflict, not_found
 
 _ADMINISTRATORS_LOCK = 0x5356_4144
 USER_PIECES = "text_pieces(ARRAY[email, name, company, phone])"

@@ -25,8 +25,8 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.errors import ServiceError, conflict, forbidden
 from svc_actors.store import Queryable, Transaction, audit
+from svc_common.errors import ServiceError, conflict, forbidden
 
 operations = Operations[IdentityServices]()
 

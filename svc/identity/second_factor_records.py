@@ -17,9 +17,9 @@ from typing import Final
 from uuid import UUID
 
 from svc.identity import sessions, totp
-from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
+from svc_common.errors import conflict
 
 RECOVERY_CODES: Final = 10
 _RECOVERY_BYTES: Final = 10

@@ -16,8 +16,8 @@ from svc.identity.fields import Line, Name
 from svc.identity.services import IdentityServices
 from svc.registry.operation import Context, Model, Request
 from svc_actors.disk_space import Thresholds
-from svc_actors.errors import conflict
 from svc_actors.store import Queryable, Target, Transaction, audit
+from svc_common.errors import conflict
 
 Percent = Annotated[int, Field(ge=50, le=99)]
 Days = Annotated[int, Field(ge=1, le=36_500)]

@@ -34,8 +34,8 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.errors import ServiceError, forbidden, invalid, not_found, unauthenticated
 from svc_actors.store import Caller, Target, Transaction, Via, audit
+from svc_common.errors import ServiceError, forbidden, invalid, not_found, unauthenticated
 
 operations = Operations[IdentityServices]()
 

@@ -16,8 +16,8 @@ from svc.identity.services import IdentityServices
 from svc.identity.sign_in import LoginResult, SignedIn, begin_session, note_sign_in
 from svc.registry.operation import Context, Model
 from svc.registry.shapes import LINE
-from svc_actors.errors import ServiceError, forbidden
 from svc_actors.store import Transaction, Via
+from svc_common.errors import ServiceError, forbidden
 
 LinkToken = Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE]
 

@@ -23,8 +23,8 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict, forbidden
 from svc_actors.store import Via, audit
+from svc_common.errors import conflict, forbidden
 
 operations = Operations[IdentityServices]()
 

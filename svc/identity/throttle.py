@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 
 from svc_actors.admission import place_of
-from svc_actors.errors import rate_limited
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable
+from svc_common.errors import rate_limited
 
 FAMILIAR_DAYS = 90
 """As long as people stay away from a service and still expect to be recognised."""

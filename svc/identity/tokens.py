@@ -22,9 +22,9 @@ from svc.registry.principal import Access, Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import capacity, forbidden, invalid, not_found, wrong_field
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Target, Transaction, audit
+from svc_common.errors import capacity, forbidden, invalid, not_found, wrong_field
 
 operations = Operations[IdentityServices]()
 

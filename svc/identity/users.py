@@ -17,8 +17,8 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
-from svc_actors.errors import wrong_field
 from svc_actors.store import Transaction, audit
+from svc_common.errors import wrong_field
 
 operations = Operations[IdentityServices]()
 

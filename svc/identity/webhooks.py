@@ -22,7 +22,6 @@ from svc.registry.paging import Condition, Page, PageRequest, contains, equals, 
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
 from svc_actors.webhooks import deliveries, endpoints
@@ -30,6 +29,7 @@ from svc_actors.webhooks.delivery_states import DeliveryStatus
 from svc_actors.webhooks.endpoint import utc_now
 from svc_actors.webhooks.endpoints import Issued
 from svc_actors.webhooks.receivers import LONGEST_URL, Receivers, ReceiverUrl
+from svc_common.errors import conflict
 
 EventT = TypeVar("EventT", bound=str)
 CreateT = TypeVar("CreateT", bound="CreateRequest")

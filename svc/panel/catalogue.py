@@ -19,60 +19,45 @@ from svc.identity import (
     users,
 )
 from svc.panel import (
-    account_deletion,
-    account_termination,
-    accounts,
-    apps,
-    archives,
     audit,
-    backup_configuration,
-    backup_drills,
-    backup_targets,
-    backups,
-    billing,
-    certificates,
-    database_users,
-    databases,
-    denied_paths,
-    deploy_keys,
-    deployments,
     diagnostics,
-    dns,
-    domains,
-    exports,
-    files,
     health,
     htaccess,
-    import_ssh,
-    imports,
     jobs,
     licensing,
-    members,
-    migration,
-    php,
-    php_extensions,
-    plans,
-    protected_paths,
     recovery,
-    redirects,
     releases,
-    schedules,
     server_logs,
     settings,
     sftp,
-    sign_in_links,
-    site_logs,
-    sites,
     staging,
     status,
     updates,
-    uploads,
     webhooks,
     wordpress,
 )
+from svc.panel.accounts import accounts, billing, members, plans, sign_in_links
+from svc.panel.accounts import deletion as account_deletion
+from svc.panel.accounts import termination as account_termination
+from svc.panel.apps import apps, deploy_keys, deployments
+from svc.panel.backups import backups
+from svc.panel.backups import configuration as backup_configuration
+from svc.panel.backups import drills as backup_drills
+from svc.panel.backups import targets as backup_targets
+from svc.panel.certificates import certificates
+from svc.panel.databases import databases, exports
+from svc.panel.databases import users as database_users
+from svc.panel.dns import zones as dns
+from svc.panel.files import archives, files, uploads
+from svc.panel.imports import imports
+from svc.panel.imports import ssh as import_ssh
+from svc.panel.imports import verification as migration
 from svc.panel.realm import REALM
+from svc.panel.schedules import schedules
 from svc.panel.services import Panel
-from svc.panel.site_rights import declare_rights
+from svc.panel.sites import denied_paths, domains, php, php_extensions, protected_paths, redirects, sites
+from svc.panel.sites import logs as site_logs
+from svc.panel.sites.rights import declare_rights
 from svc.registry.registry import Registry
 
 AREAS = (

@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from svc_actors.certificates.settings import AcmeSettings
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.knot.names import host_name
-from svc_actors.host.sftp import SftpSettings
-from svc_actors.host.wordpress import WordPressSource
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_webhost.folders import HostFolders
+from svc_webhost.knot.names import host_name
+from svc_webhost.sftp import SftpSettings
+from svc_webhost.wordpress import WordPressSource
 
 HTTPS_PORT = 443
 

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict
 from svc_actors.panel.imports.foreign_hosts import HostKey
+from svc_common.errors import conflict
 
 Fingerprint = Annotated[
     str,

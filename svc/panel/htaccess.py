@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from svc.panel.access import SiteRequest, site_of
 from svc.panel.services import Panel
+from svc.panel.sites.access import SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.host.htaccess.verdicts import Verdict
 from svc_actors.panel.htaccess.reading import JudgedFile, judged_files
+from svc_webhost.htaccess.verdicts import Verdict
 
 operations = Operations[Panel]()
 

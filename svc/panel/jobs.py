@@ -9,19 +9,19 @@ from uuid import UUID
 import trio
 from pydantic import Field
 
-from svc.panel.access import visible_row, visible_sites
 from svc.panel.realm import REALM, PanelErrorBody
 from svc.panel.services import Panel
+from svc.panel.sites.access import visible_row, visible_sites
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import not_found
 from svc_actors.panel.jobs import Job, JobError, JobStatus, Step, read_lines, steps_of
 from svc_actors.panel.jobs.records import as_job
 from svc_actors.store import Queryable
+from svc_common.errors import not_found
 
 operations = Operations[Panel]()
 

@@ -17,7 +17,6 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.panel.licensing import (
     LicenseError,
     LicenseState,
@@ -28,6 +27,7 @@ from svc_actors.panel.licensing import (
     write_license,
 )
 from svc_actors.store import Queryable, Target, Transaction, audit
+from svc_common.errors import conflict, not_found, wrong_field
 
 operations = Operations[Panel]()
 

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from svc.registry.operation import Model
 from svc.registry.shapes import LINE, Shape
-from svc_actors.errors import wrong_field
-from svc_actors.host.log_files import CURSOR_PATTERN, BadCursorError, LogPart, read_log
+from svc_common.errors import wrong_field
+from svc_webhost.log_files import CURSOR_PATTERN, BadCursorError, LogPart, read_log
 
 Containing = Annotated[str, Field(min_length=1, max_length=200, description="Only lines that contain this text."), LINE]
 MostLines = Annotated[int, Field(ge=1, le=1000, description="Lines at most.")]

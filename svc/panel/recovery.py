@@ -18,7 +18,6 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict, wrong_field
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import enqueue
 from svc_actors.panel.recovery.discovery import chosen, look_at_sites, open_kept, what_is_here
@@ -39,6 +38,7 @@ from svc_actors.panel.recovery.work import KIND as RUN
 from svc_actors.panel.recovery.work import require_new, run_job
 from svc_actors.panel.recovery.writing import TOO_OLD, manifest_job
 from svc_actors.store import Queryable, Target, Transaction, audit
+from svc_common.errors import conflict, wrong_field
 
 operations = Operations[Panel]()
 

@@ -14,8 +14,8 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.knot.configuration import KnotFolders
+from svc_webhost.folders import HostFolders
+from svc_webhost.knot.configuration import KnotFolders
 
 operations = Operations[Panel]()
 

@@ -13,13 +13,6 @@ from svc.panel.realm import REALM
 from svc.registry.downloads import Downloads
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
-from svc_actors.host.apps import AppServing
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.delegation import RememberedDelegations
-from svc_actors.host.knot import Authority
-from svc_actors.host.packages import Packages
-from svc_actors.host.php import PhpServing
-from svc_actors.host.wordpress import WordPressSites
 from svc_actors.mail import Outbox
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
@@ -39,6 +32,13 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
 from svc_actors.webhooks.endpoint import Clock
 from svc_actors.webhooks.receivers import Receivers
+from svc_webhost.apps import AppServing
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.delegation import RememberedDelegations
+from svc_webhost.knot import Authority
+from svc_webhost.packages import Packages
+from svc_webhost.php import PhpServing
+from svc_webhost.wordpress import WordPressSites
 
 
 @dataclass(frozen=True)

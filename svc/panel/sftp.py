@@ -12,22 +12,22 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.services import Panel
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict, unavailable, wrong_field
-from svc_actors.host.crypt import hash_password
-from svc_actors.host.sftp import AccessKind, SftpError
 from svc_actors.panel.sftp import SftpRow, records
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
-from svc_actors.public_keys import key_fingerprint, parse_public_key
 from svc_actors.secrets import new_secret
 from svc_actors.store import Transaction, audit
+from svc_common.errors import conflict, unavailable, wrong_field
+from svc_common.public_keys import key_fingerprint, parse_public_key
+from svc_webhost.crypt import hash_password
+from svc_webhost.sftp import AccessKind, SftpError
 
 operations = Operations[Panel]()
 

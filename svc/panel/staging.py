@@ -9,18 +9,16 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.site_fields import Domain
-from svc.panel.sites import usable_name
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.fields import Domain
+from svc.panel.sites.sites import usable_name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict, invalid
-from svc_actors.host.crypt import hash_random_password
 from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.jobs import require_turn
@@ -48,6 +46,8 @@ from svc_actors.panel.staging.selection import Choice
 from svc_actors.panel.staging.states import StagingOrder, StagingStatus
 from svc_actors.panel.wordpress.records import WordPressOrder, read_wordpress, write_cron_scheduled, write_order
 from svc_actors.store import Queryable, Transaction, audit
+from svc_common.errors import conflict, invalid
+from svc_webhost.crypt import hash_random_password
 
 operations = Operations[Panel]()
 

@@ -14,12 +14,12 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.alerts import close_alert
-from svc_actors.errors import not_found, unavailable
-from svc_actors.host.packages import PackageError, PackageName, PackageUpdate
 from svc_actors.panel.updates import UpdateMode, Wanted
 from svc_actors.panel.updates.records import last_run, read_look, read_mode, write_mode
 from svc_actors.panel.updates.work import ALERT, enqueue_install, enqueue_look, under_way
 from svc_actors.store import Target, Transaction, audit
+from svc_common.errors import not_found, unavailable
+from svc_webhost.packages import PackageError, PackageName, PackageUpdate
 
 operations = Operations[Panel]()
 

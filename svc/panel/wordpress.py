@@ -11,27 +11,27 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.identity.fields import Email
-from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.services import Panel
-from svc.panel.site_fields import WordPressLanguage, WordPressTitle
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.fields import WordPressLanguage, WordPressTitle
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict, invalid, unavailable, wrong_field
-from svc_actors.host.wordpress import (
+from svc_actors.panel.certificates import read_site_certificate
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.states import SiteStatus, SiteType
+from svc_actors.panel.wordpress.records import WordPressOrder, WordPressRow, read_wordpress, wordpress_site
+from svc_actors.store import Transaction, audit
+from svc_common.errors import conflict, invalid, unavailable, wrong_field
+from svc_webhost.wordpress import (
     Plugin,
     Theme,
     WordPressError,
     WordPressRefusedError,
     WordPressSites,
 )
-from svc_actors.panel.certificates import read_site_certificate
-from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.states import SiteStatus, SiteType
-from svc_actors.panel.wordpress.records import WordPressOrder, WordPressRow, read_wordpress, wordpress_site
-from svc_actors.store import Transaction, audit
 
 T = TypeVar("T")
 

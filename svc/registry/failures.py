@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from svc.registry.operation import Model
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 
 
 class ErrorBody(Model):

@@ -28,9 +28,9 @@ from pydantic_core import to_json
 
 from svc.registry.operation import Context, Model, Services
 from svc.registry.principal import Principal
-from svc_actors.errors import ServiceError, conflict, unauthenticated, unavailable
 from svc_actors.store import Database, Transaction
 from svc_actors.store.marks import LOST, REFUSE_KEYS
+from svc_common.errors import ServiceError, conflict, unauthenticated, unavailable
 
 T = TypeVar("T")
 

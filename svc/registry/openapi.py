@@ -16,7 +16,7 @@ from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
 from svc.registry.registry import Entry, Registry
 from svc.registry.scopes import ScopePolicy
-from svc_actors.errors import ErrorCode
+from svc_common.errors import ErrorCode
 
 JsonObject = dict[str, Any]
 

@@ -23,8 +23,8 @@ from pydantic import Field
 
 from svc.registry.operation import Model, Request
 from svc.registry.shapes import LINE, Shape
-from svc_actors.errors import wrong_field
 from svc_actors.store import Queryable
+from svc_common.errors import wrong_field
 
 T = TypeVar("T")
 _NUMBERED = re.compile(r"\$(\d+)")

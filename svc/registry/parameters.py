@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from svc.registry.operation import Method, Operation
 from svc.registry.problems import UNKNOWN_FIELD, explained
-from svc_actors.errors import invalid, wrong_field
+from svc_common.errors import invalid, wrong_field
 
 MAX_DEPTH = 32
 _WHOLE = re.compile(r"-?[0-9]{1,19}")

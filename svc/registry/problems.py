@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from svc_actors.errors import ServiceError, invalid
+from svc_common.errors import ServiceError, invalid
 
 _MAX_PROBLEMS = 20
 UNKNOWN_FIELD: Final = "unknown field"

@@ -32,10 +32,11 @@ from svc.registry.parameters import ParameterReader, Parameters, path_parameters
 from svc.registry.principal import Access, Principal, Role, roles_of
 from svc.registry.realm import Realm
 from svc_actors.allowance import Allowance, Allowances
-from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, undelivered
 from svc_actors.runtime import DeliveryError
 from svc_actors.store import DISK_FULL, Outcome, Target, Transaction, audit, disk_full
 from svc_actors.tracing import Attributes, Kind, current_span, in_span
+from svc_actors.undelivered import undelivered
+from svc_common.errors import ErrorCode, ServiceError, forbidden, unauthenticated
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
 """In the specification's own words."""

@@ -6,10 +6,10 @@ import pytest
 
 from svc_actors.acme import ChallengeType, Refused
 from svc_actors.certificates import IssuedCertificate, Issuing
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 
 
 async def test_what_comes_of_its_order_is_refused_and_nothing_crashes(database: Database) -> None:

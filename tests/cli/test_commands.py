@@ -20,7 +20,7 @@ from svc.cli.description import OperationDescription, describe
 from svc.cli.failures import EXIT_BY_CODE, Exit
 from svc.cli.parameters import option
 from svc.controller.catalogue import controller_registry
-from svc_actors.errors import ErrorCode
+from svc_common.errors import ErrorCode
 from tests.cli.conftest import Terminal
 
 SERVICE = describe(controller_registry())

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("actors/svc_actors", "svc", "http/svc_http", "console/svc_console", "nodeagent/svc_nodeagent")
+PACKAGES = ("actors/svc_actors", "svc", "http/svc_http", "console/svc_console", "nodeagent")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 NAME = re.compile(r"[a-z]+(_[a-z]+)*\.[a-z]+(_[a-z]+)*")
 

@@ -20,8 +20,8 @@ from svc.cli.profiles import Profile, ProfileFile, save
 from svc.cli.services import ServiceKind, service_of
 from svc.cli.shapes import shaped
 from svc.cli.work import Work, WorkKind
-from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
 from tests.cli.conftest import Terminal
 from tests.support.panel import PanelHarness
 from tests.support.panel_core import listening_core

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.disk_space import Level, Space, Thresholds
+from svc_actors.disk_space import DiskLevel, Space, Thresholds
 
 GIB = 2**30
-OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
+OK, WARNING, CRITICAL = DiskLevel.OK, DiskLevel.WARNING, DiskLevel.CRITICAL
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,9 @@ OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
         (200, CRITICAL, OK),
     ],
 )
-def test_a_level_begins_at_its_threshold_and_ends_well_past_it(free_gib: int, before: Level, level: Level) -> None:
+def test_a_level_begins_at_its_threshold_and_ends_well_past_it(
+    free_gib: int, before: DiskLevel, level: DiskLevel
+) -> None:
     assert Thresholds().level(Space(1000 * GIB, free_gib * GIB), before) is level
 
 

@@ -17,7 +17,6 @@ import trio
 
 from svc.cli.failures import first_cause
 from svc.service.panel.core import step_back
-from svc_actors.host.folders import HostFolders
 from svc_actors.store import (
     PANEL_SCHEMA,
     Database,
@@ -27,6 +26,7 @@ from svc_actors.store import (
     marked,
     prepare_schema,
 )
+from svc_webhost.folders import HostFolders
 from tests.faults.conftest import Extent
 from tests.panel.jobs.work import queue
 from tests.support.deployment import POLL, Api, Deployment, Refused, Unavailable, open_deployment

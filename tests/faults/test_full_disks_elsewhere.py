@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database, embedded
+from svc_common.errors import ServiceError
 from tests.support.deployment import POLL, Api, Deployment, open_deployment
 from tests.support.figures import report_figure
 from tests.support.full_disks import BACK_WITHIN, Work, until_changes_are_taken, until_refused, working

@@ -14,9 +14,9 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.errors import unavailable
-from svc_actors.listening import addresses_of
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_common.listening import addresses_of
 from svc_http.certificates import Certificates
 from svc_http.metrics import Figure, Metrics
 from svc_http.operations import database_check, operations_app

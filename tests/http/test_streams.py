@@ -19,8 +19,8 @@ import svc_http.streaming
 from svc.registry.principal import Principal
 from svc.registry.streaming import EventStream, View
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, EventLog, NewEvent, append
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.example_service import Everybody, Served, served
 from tests.support.sse import reading
 

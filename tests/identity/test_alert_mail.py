@@ -10,9 +10,9 @@ import pytest
 
 from svc.identity import alert_mail
 from svc_actors.alerts import Severity, close_alert, raise_alert
-from svc_actors.errors import ServiceError
 from svc_actors.mail import queue
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from tests.support.identity import MAIL, IdentityHarness, WrittenMail, open_identity
 
 ROOT = "root@example.org"

@@ -14,11 +14,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.mail import MailKind, NewMail
 from svc_actors.mail import queue as queue_module
 from svc_actors.mail import relay as relay_module
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode, ServiceError
 from tests.mail.conftest import Queue, queue_for
 from tests.support.certificates import self_signed
 from tests.support.smtp import VANISH, WAIT, MailServer, mail_server, password_file

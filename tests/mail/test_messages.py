@@ -6,8 +6,8 @@ from email import message_from_bytes, policy
 
 import pytest
 
-from svc_actors.errors import ServiceError
 from svc_actors.mail.messages import addressee, compose
+from svc_common.errors import ServiceError
 from tests.mail.conftest import Queue
 from tests.support.smtp import MailServer
 

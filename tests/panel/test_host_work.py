@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.panel import host_work
 from svc_actors.panel.host_work import HOST_PATIENCE, LONGEST, HostBusy, HostWork, finished
+from svc_common.errors import ErrorCode, ServiceError, unavailable
 
 
 @dataclass

@@ -14,8 +14,8 @@ from svc.panel.catalogue import panel_registry
 from svc.panel.realm import REALM
 from svc.registry.openapi import document
 from svc.registry.scopes import Scope
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.harness import PASSWORD
 from tests.support.panel import open_panel
 

@@ -11,13 +11,13 @@ import trio
 from pydantic import TypeAdapter
 
 from svc.cli.description import describe
-from svc.panel.account_deletion import AccountDeletion
+from svc.panel.accounts.deletion import AccountDeletion
 from svc.panel.catalogue import panel_registry
 from svc.panel.realm import REALM
 from svc.registry.operation import Presentation
-from svc_actors.errors import conflict
 from svc_actors.panel.jobs import INTERRUPTED, JobRun, JobStatus
 from svc_actors.store import Database
+from svc_common.errors import conflict
 from tests.panel.jobs.work import ended
 from tests.support.authenticator import Authenticator, code_given
 from tests.support.harness import PASSWORD, Client

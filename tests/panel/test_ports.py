@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.listening import Listener, families, listeners
 from svc_actors.panel.ports import PortWatch
 from svc_actors.store import Database
+from svc_common.listening import Listener, families, listeners
+from svc_webhost.accounts import FIRST_UID
 
 PORTS = {7443: "pages and API", 2222: "SFTP"}
 HELD = {Listener(family, port): frozenset({0}) for family in families() for port in PORTS}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.knot.configuration import KnotFolders
 from svc_actors.store import Database
+from svc_webhost.folders import HostFolders
+from svc_webhost.knot.configuration import KnotFolders
 from tests.panel.sites.world import world_of
 
 

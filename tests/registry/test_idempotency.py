@@ -15,10 +15,10 @@ import svc.registry.idempotency as idempotency
 from svc.registry.idempotency import forget_expired, refuse_lost, run_idempotent
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
-from svc_actors.errors import ErrorCode, ServiceError, capacity
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, CommitMarks, Database, EventLog, Via
 from svc_actors.store.failures import outcome_unknown
+from svc_common.errors import ErrorCode, ServiceError, capacity
 from tests.support.example_service import ExampleServices, Toy, ToyMakeRequest
 
 ORDER = ToyMakeRequest(id="ball", size=1, idempotency_key="k")

@@ -22,7 +22,7 @@ from svc.registry.parameters import Parameters
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.problems import explained
 from svc.registry.registry import Entry, authorise
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.example_service import operation
 
 REGISTRY = controller_registry()

@@ -16,14 +16,15 @@ from svc.cli.columns import columns
 from svc.cli.description import describe
 from svc.controller.catalogue import controller_registry
 from svc.controller.realm import REALM
+from svc.panel.catalogue import panel_registry
 from svc.registry.openapi import document
 from svc.registry.operation import Command, Empty, Method, Operation, Presentation, Request, Route
 from svc.registry.parameters import Parameters
 from svc.registry.registry import InconsistentRegistryError, Registry
 from svc.registry.scopes import Scope
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import Draining, MailboxFull
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_http.errors import failure
 from tests.registry.test_idempotency import context
 from tests.support.example_service import Toy, ToyMakeRequest, operation
@@ -103,6 +104,14 @@ def test_every_operation_is_in_the_openapi_document_and_nothing_else_is() -> Non
         for method, operation in methods.items()
     }
     assert described == {(o.name, o.route.method.value, o.route.path) for o in REGISTRY}
+
+
+def test_the_name_of_a_schema_does_not_say_in_which_module_it_stands() -> None:
+    """Two models of one name would get their modules' names as well, and clients made from the document change with
+    every move."""
+    documents = [document(controller_registry()), document(panel_registry())]
+
+    assert [name for each in documents for name in each["components"]["schemas"] if "__" in name] == []
 
 
 def test_the_document_is_the_same_bytes_every_time_and_resolves_its_own_references() -> None:

@@ -10,9 +10,9 @@ import trio
 
 from svc.service import alerts
 from svc.service.alerts import ActorAlerts, LoopAlerts
-from svc_actors.errors import unavailable
 from svc_actors.runtime import Actor, ActorCrashed, ActorSystem
 from svc_actors.store import Database, Transaction, keep_repeating, keep_running
+from svc_common.errors import unavailable
 
 
 class Kettle(Actor):

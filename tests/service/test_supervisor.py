@@ -16,7 +16,7 @@ import trio
 
 from svc.service import supervisor
 from svc.service.supervisor import KeptListener
-from svc_actors.listening import addresses_of
+from svc_common.listening import addresses_of
 from svc_http.certificates import Certificates
 from svc_http.server import serve_tls
 from tests.support.certificates import self_signed

@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import Actor, ActorSystem, Crash
 from svc_actors.store import Collision, Database, EventKind, EventLog, NewEvent, Transaction, append
 from svc_actors.store import database as pool_module
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.postgres_server import PATIENCE, until
 
 

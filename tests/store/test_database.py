@@ -12,11 +12,11 @@ import asyncpg
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, UniqueViolationError
 from svc_actors.store import database as pool_module
 from svc_actors.store import transactions as transactions_module
 from svc_actors.store import transport as transport_module
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.postgres_proxy import proxy_to
 from tests.support.postgres_server import until
 

@@ -14,7 +14,6 @@ import pytest
 import trio
 
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.errors import ServiceError
 from svc_actors.store import (
     Database,
     Event,
@@ -31,6 +30,7 @@ from svc_actors.store import (
 )
 from svc_actors.store import events as events_module
 from svc_actors.store.sequencing import WRITE_TO_INBOX, prune
+from svc_common.errors import ServiceError
 from tests.support.postgres_server import PATIENCE, kill_server, own_server, until
 
 

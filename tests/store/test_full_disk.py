@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, disk_full, keep_running
 from svc_actors.store.loops import LONGEST_AWAY
+from svc_common.errors import ErrorCode, ServiceError
 
 FULL = "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$"
 FILL = "CREATE TRIGGER full_disk BEFORE INSERT ON notes FOR EACH ROW EXECUTE FUNCTION full_disk()"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import Actor, ActorSystem
 from svc_actors.store import LANE, Database, Lane, enter_lane, lanes
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.postgres_server import PATIENCE, until
 
 

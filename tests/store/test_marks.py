@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import CommitMarks, Database, UniqueViolationError, marked
 from svc_actors.store import marks as marks_of_store
 from svc_actors.store.marks import FILE
 from svc_actors.store.remembered_keys import Key
+from svc_common.errors import ErrorCode, ServiceError
 from tests.store.marked_service import LOST, Steps, change, service, started
 from tests.support.postgres_server import PATIENCE
 

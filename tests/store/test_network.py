@@ -13,9 +13,9 @@ from urllib.parse import quote, urlsplit
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_actors.store import database as pool_module
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.certificates import self_signed
 from tests.support.postgres_proxy import Proxy, tls_proxy_to
 from tests.support.postgres_server import own_server, until

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import CommitMarks, Database, Record, SteppedBackError, exclusive, marked
 from svc_actors.store.marks import deal_with_notice
+from svc_common.errors import ErrorCode, ServiceError
 from tests.store.marked_service import LOST, Steps, change, service, started
 from tests.support.postgres_server import PATIENCE, answered
 

@@ -7,9 +7,9 @@ import random
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, NotificationKind
 from svc_actors.store import database as pool_module
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.postgres_server import PATIENCE, answered, kill_server, own_server, until
 
 AS_BEFORE = 0.9

@@ -17,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "actors.md"
-PACKAGES = (ROOT / "actors" / "svc_actors", ROOT / "svc", ROOT / "http" / "svc_http", ROOT / "console" / "svc_console")
+PACKAGES = tuple(
+    ROOT / folder
+    for folder in ("actors/svc_actors", "svc", "http/svc_http", "console/svc_console", "nodeagent/svc_webhost")
+)
 HOLE = "\N{REPLACEMENT CHARACTER}"
 """Where a string has something of another expression in it."""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.host.nginx import Certificate, SiteServer
+from svc_webhost.nginx import Certificate, SiteServer
 from tests.support.stack import free_port
 
 _MODULES: Final = (

@@ -22,9 +22,9 @@ from svc.identity.authenticate import Authentication
 from svc.registry.registry import Registry
 from svc.service.controller.machine_consoles import MachineConsoles
 from svc_actors.controller.machines.consoles import ConsoleOpen
-from svc_actors.errors import not_ready
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
+from svc_common.errors import not_ready
 from svc_console import Consoles, add_console_routes
 from svc_http.app import create_app
 

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases import (
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.databases import (
     Access,
     EngineKind,
     database_name,
     new_password,
     user_name,
 )
-from svc_actors.host.folders import HostFolders
+from svc_webhost.folders import HostFolders
 from tests.support.databases import Answer, Engines, engines_in, engines_of_a_module
 
 MARIADB, POSTGRESQL = EngineKind.MARIADB, EngineKind.POSTGRESQL

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import trio
 
-from svc_actors.host.databases import DatabaseServer, DatabaseServers, EngineKind
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import ServiceName
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.mariadb import SERVICE as MARIADB
-from svc_actors.host.mariadb import MariaDb
-from svc_actors.host.postgres import SERVICE as POSTGRESQL
-from svc_actors.host.postgres import Postgres
-from svc_actors.host.programs import Program, run_program
-from svc_actors.host.site_runtime import prepare_shared_sockets
+from svc_webhost.databases import DatabaseServer, DatabaseServers, EngineKind
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import ServiceName
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.mariadb import SERVICE as MARIADB
+from svc_webhost.mariadb import MariaDb
+from svc_webhost.postgres import SERVICE as POSTGRESQL
+from svc_webhost.postgres import Postgres
+from svc_webhost.programs import Program, run_program
+from svc_webhost.site_runtime import prepare_shared_sockets
 
 SERVICES: Mapping[EngineKind, ServiceName] = {EngineKind.MARIADB: MARIADB, EngineKind.POSTGRESQL: POSTGRESQL}
 PSQL = "/usr/lib/postgresql/15/bin/psql"

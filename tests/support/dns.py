@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from svc_actors.host.delegation import DelegationError
-from svc_actors.host.knot import Agreement, KnotError, ResourceRecord, Served, Zone
-from svc_actors.host.knot.zone import SOA_TTL
+from svc_webhost.delegation import DelegationError
+from svc_webhost.knot import Agreement, KnotError, ResourceRecord, Served, Zone
+from svc_webhost.knot.zone import SOA_TTL
 
 
 @dataclass

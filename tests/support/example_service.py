@@ -19,9 +19,9 @@ from svc.registry.principal import Access, Principal, Role
 from svc.registry.registry import Registry
 from svc.registry.scopes import Scope
 from svc.registry.streaming import EventStream, View
-from svc_actors.errors import forbidden, rate_limited, unauthenticated
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Event, EventLog, Target, audit
+from svc_common.errors import forbidden, rate_limited, unauthenticated
 from svc_http.app import App, create_app
 from svc_http.certificates import Certificates
 from svc_http.server import serve_https

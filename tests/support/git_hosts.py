@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from svc_actors.host.confined_client import SiteFolder
 from svc_actors.panel.imports.foreign_hosts import HostKey
 from svc_actors.panel.jobs import JobRun
+from svc_webhost.confined_client import SiteFolder
 
 KEY = HostKey("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ7Yf7vG1v0l4bLwV4mWm8gqk3xZ0mZb3mO8mCwWc1aB")
 OTHER = HostKey("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBBBBBBBBBBBBBBBV4mWm8gqk3xZ0mZb3mO8mCwWc1aB")

@@ -16,11 +16,11 @@ from urllib.parse import urljoin, urlsplit
 
 import trio
 
-from svc_actors.host.apache.htaccess import Directive, parse
-from svc_actors.host.apache.links import Ways, reachable
-from svc_actors.host.htaccess.judging import Judged, judge
-from svc_actors.host.htaccess.situation import INDEXES, Situation
-from svc_actors.host.htaccess.verdicts import (
+from svc_webhost.apache.htaccess import Directive, parse
+from svc_webhost.apache.links import Ways, reachable
+from svc_webhost.htaccess.judging import Judged, judge
+from svc_webhost.htaccess.situation import INDEXES, Situation
+from svc_webhost.htaccess.verdicts import (
     Denied,
     HttpsForced,
     NameRedirected,
@@ -29,8 +29,8 @@ from svc_actors.host.htaccess.verdicts import (
     Verdict,
     Wish,
 )
-from svc_actors.host.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
-from svc_actors.host.php import PhpSettings
+from svc_webhost.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
+from svc_webhost.php import PhpSettings
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites
 

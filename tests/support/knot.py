@@ -14,8 +14,8 @@ import dns.asyncquery
 import dns.message
 import dns.rdatatype
 
-from svc_actors.host.knot.configuration import KnotSettings
-from svc_actors.host.knot.server import SERVICE, KnotServer
+from svc_webhost.knot.configuration import KnotSettings
+from svc_webhost.knot.server import SERVICE, KnotServer
 from tests.support.programs import ChildLauncher, child_launcher
 from tests.support.stack import free_port
 

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import trio
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits, ListeningSocket, Service, ServiceName
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.launcher_systemd import SystemdLauncher
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import Limits, ListeningSocket, Service, ServiceName
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.launcher_systemd import SystemdLauncher
 from tests.support.systemd_root import SystemdRoot
 
 PYTHON = "/usr/bin/python3"

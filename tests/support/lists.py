@@ -17,8 +17,8 @@ from svc.controller.realm import REALM
 from svc.registry.operation import Context, Operation
 from svc.registry.paging import PageRequest
 from svc.registry.principal import Principal, Role
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from tests.support.callers import ADMINISTRATOR
 
 _WHOLE = ("overview.show", "network.list")

@@ -14,15 +14,15 @@ from uuid import UUID
 import trio
 
 from svc.service.panel.recovery import Recovering
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases import DatabaseServers
-from svc_actors.host.restic import Restic
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.recovery.staged import become_staged
 from svc_actors.panel.recovery.writing import Manifests, sealing_key_of
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, DatabaseUrls
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.databases import DatabaseServers
+from svc_webhost.restic import Restic
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import RecordedAccounts, site_row

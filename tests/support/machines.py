@@ -12,8 +12,8 @@ import pytest
 from svc.registry.principal import Role
 from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from tests.support.machine_api import Api, person
 from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service
 

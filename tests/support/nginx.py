@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import trio
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import ListeningSocket, Service, ServiceName, ServiceStatus
-from svc_actors.host.nginx import Certificate, Generations, Ports, SiteServer, StaticRoot
-from svc_actors.host.nginx.program import NGINX
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import ListeningSocket, Service, ServiceName, ServiceStatus
+from svc_webhost.nginx import Certificate, Generations, Ports, SiteServer, StaticRoot
+from svc_webhost.nginx.program import NGINX
 from tests.support.certificates import self_signed
 from tests.support.stack import free_port
 

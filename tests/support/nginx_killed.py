@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import trio
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
-from svc_actors.host.nginx import Generations, Ports, SiteServer, program
-from svc_actors.host.nginx.tree import Tree
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import Service, ServiceName, ServiceStatus
+from svc_webhost.nginx import Generations, Ports, SiteServer, program
+from svc_webhost.nginx.tree import Tree
 
 STEPS: Final = ("writing", "testing", "switching", "switched", "reloading", "proving", "pruning")
 

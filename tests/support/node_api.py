@@ -23,8 +23,8 @@ from svc.registry.principal import Principal, Role
 from svc.registry.scopes import Scope
 from svc.service.controller.services import open_services
 from svc_actors.controller.nodes.records import NodeMode, NodeState
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.enrol import enrol_over
 from tests.support.callers import ADMINISTRATOR

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.host.nginx import SiteServer, StaticRoot
+from svc_webhost.nginx import SiteServer, StaticRoot
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.foreign_archives import DATABASE, PASSWORD, Tree
 from tests.support.sshd import Sshd, open_sshd

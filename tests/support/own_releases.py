@@ -7,8 +7,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from svc_actors.host.releases.layout import Releases
 from svc_actors.panel.releases.own import OwnRelease
+from svc_webhost.releases.layout import Releases
 
 MAKER: Final = Ed25519PrivateKey.from_private_bytes(bytes([1] * 32))
 RUNNING: Final = "1.0.0-" + 12 * "a"

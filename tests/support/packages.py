@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from svc_actors.errors import unavailable
-from svc_actors.host.apt import RunProgram
-from svc_actors.host.launcher import ServiceName
-from svc_actors.host.packages import PackageError, PackageUpdate
+from svc_common.errors import unavailable
+from svc_webhost.apt import RunProgram
+from svc_webhost.launcher import ServiceName
+from svc_webhost.packages import PackageError, PackageUpdate
 
 
 @dataclass

@@ -22,10 +22,6 @@ from svc.service.panel.compose import open_services
 from svc.service.panel.host import Host
 from svc.service.panel.recovery import Recovering
 from svc_actors.certificates import AcmeSettings
-from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
-from svc_actors.host.site_use import SiteUse
-from svc_actors.host.vitals import Filled
-from svc_actors.listening import Listener, families
 from svc_actors.mail import MailSettings
 from svc_actors.panel import web_server
 from svc_actors.panel.dns.settings import DnsSettings
@@ -33,7 +29,11 @@ from svc_actors.panel.jobs import Job, JobStatus, get_job
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_common.listening import Listener, families
 from svc_http.app import create_app
+from svc_webhost.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
+from svc_webhost.site_use import SiteUse
+from svc_webhost.vitals import Filled
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client, Harness
 from tests.support.identity import CheapPasswords

@@ -25,9 +25,9 @@ import trio
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Locator, Page, Playwright, expect, sync_playwright
 
-from svc_actors.host.self_signed import keep_self_signed
 from svc_actors.store import Database
 from svc_http.server import serve_local
+from svc_webhost.self_signed import keep_self_signed
 from tests.support.harness import PASSWORD
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.stack import BIN, free_port

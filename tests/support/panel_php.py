@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apt import RunProgram
-from svc_actors.host.launcher import ServiceName
-from svc_actors.host.php import Extension, PhpError, Pool, number_of
-from svc_actors.host.php.extensions import ExtensionState, UnloadableError
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.apt import RunProgram
+from svc_webhost.launcher import ServiceName
+from svc_webhost.php import Extension, PhpError, Pool, number_of
+from svc_webhost.php.extensions import ExtensionState, UnloadableError
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from svc_actors.host.sftp import HostKey, SftpError, SftpLogin
+from svc_webhost.sftp import HostKey, SftpError, SftpLogin
 from tests.support.changes import Changes
 
 

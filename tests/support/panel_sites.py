@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.site_rights import WrongRights
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.site_rights import WrongRights
 
 
 async def site_row(

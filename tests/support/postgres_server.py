@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import embedded
 from svc_actors.store.embedded import PROGRAMS
 from svc_actors.store.server_folder import Folder
+from svc_common.errors import ErrorCode, ServiceError
 
 PATIENCE = 60.0
 _MEMORY = "/dev/shm"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from svc_actors.host.launcher import LauncherError, Service, ServiceName, ServiceStatus
+from svc_webhost.launcher import LauncherError, Service, ServiceName, ServiceStatus
 
 
 @dataclass

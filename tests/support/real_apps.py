@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apps import AppReleases
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.site_logs import log_service
 from svc_actors.panel.imports.foreign_hosts import ForeignHosts
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.apps import AppReleases
+from svc_webhost.folders import HostFolders
+from svc_webhost.site_logs import log_service
 from tests.support.harness import Client
 from tests.support.launchers import keeper_place
 from tests.support.nginx import Sites, nginx_sites

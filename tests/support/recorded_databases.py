@@ -10,10 +10,10 @@ from pathlib import Path
 
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined.sql_look import LOOKED, NoDumpError, SqlLook
-from svc_actors.host.confined.sql_rows import ROWS, RowCounter
-from svc_actors.host.databases import (
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined.sql_look import LOOKED, NoDumpError, SqlLook
+from svc_webhost.confined.sql_rows import ROWS, RowCounter
+from svc_webhost.databases import (
     Access,
     DatabaseError,
     DatabaseName,
@@ -24,7 +24,7 @@ from svc_actors.host.databases import (
     SiteFile,
     UserName,
 )
-from svc_actors.host.databases.memory import SITE_BYTES
+from svc_webhost.databases.memory import SITE_BYTES
 
 
 async def undisturbed(method: str) -> None:

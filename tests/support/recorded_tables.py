@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from svc_actors.host.databases import DatabaseName, DatabaseServer, EngineKind, RunProgram
+from svc_webhost.databases import DatabaseName, DatabaseServer, EngineKind, RunProgram
 from tests.support.recorded_databases import RecordedDatabases, undisturbed
 
 

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import trio
 
-from svc_actors.errors import ErrorCode, unavailable
-from svc_actors.host.restic import BackupEnded, NoRepositoryError, Repository, Run, Scanned, Snapshot, Verified
-from svc_actors.host.restic import manifest as manifests
-from svc_actors.host.restic.driver import CONTENT, LISTED
-from svc_actors.host.restic.models import Settled
+from svc_common.errors import ErrorCode, unavailable
+from svc_webhost.restic import BackupEnded, NoRepositoryError, Repository, Run, Scanned, Snapshot, Verified
+from svc_webhost.restic import manifest as manifests
+from svc_webhost.restic.driver import CONTENT, LISTED
+from svc_webhost.restic.models import Settled
 from tests.support.panel_sites import nothing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from svc_actors.host.nginx import NginxError, SiteServer
+from svc_webhost.nginx import NginxError, SiteServer
 from tests.support.changes import Changes
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apps import App, AppError
-from svc_actors.host.launcher import ServiceStatus
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.apps import App, AppError
+from svc_webhost.launcher import ServiceStatus
 
 
 @dataclass

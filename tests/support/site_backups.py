@@ -12,14 +12,14 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.host.confined_client import SiteFolder
-from svc_actors.host.databases import DatabaseServers
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.restic import Restic
 from svc_actors.panel.backups import Allowed, Backups, ConfigurationRestore, DatabaseBackups, Places, Tools
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_webhost.confined_client import SiteFolder
+from svc_webhost.databases import DatabaseServers
+from svc_webhost.folders import HostFolders
+from svc_webhost.restic import Restic
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined_client import SiteFolder
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined_client import SiteFolder
 
 
 def site_folder(above: Path, number: int = 1001) -> SiteFolder:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
+from svc_webhost.site_tasks import SiteScript, SiteVisit, Take
 from tests.support.changes import Changes
 
 Task = SiteScript | SiteVisit

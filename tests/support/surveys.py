@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from svc_actors.host import confined
+from svc_webhost import confined
 
 READER: Final = 1_990_000_001
 

@@ -16,11 +16,11 @@ from uuid import UUID
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svc_actors.outbound import Resolve
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.webhooks import Scalar, Subject, WebhookEvent, emit
 from svc_actors.store import Database, Record
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_common.outbound import Resolve
 from tests.support.certificates import self_signed
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host

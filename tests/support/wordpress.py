@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.launcher import Limits
-from svc_actors.host.wordpress import (
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.launcher import Limits
+from svc_webhost.wordpress import (
     Configured,
     Handover,
     Installation,

@@ -29,7 +29,7 @@ def _every(selection: Selection) -> set[str]:
 
 
 def test_a_part_of_the_panel_reaches_its_tests_and_none_of_the_controller(tree: Tree) -> None:
-    selection = tree.reached(["svc/panel/denied_paths.py"])
+    selection = tree.reached(["svc/panel/sites/denied_paths.py"])
 
     assert "tests/panel/sites/test_visitors.py" in selection.run
     assert _below("system/panel", selection.system)
@@ -94,7 +94,7 @@ def test_a_conftest_reaches_all_below_it(tree: Tree) -> None:
     ("file", "test"),
     [
         ("http/dashboard/src/panel/any.ts", "tests/http/pages/test_pages.py"),
-        ("actors/svc_actors/host/wordpress/php/any.php", "tests/host/wordpress/test_bounds.py"),
+        ("nodeagent/svc_webhost/wordpress/php/any.php", "tests/webhost/wordpress/test_bounds.py"),
         ("tests/store/single_list/any.sql", "tests/store/test_counts.py"),
         ("tests/store/release_before.json", "tests/store/test_release_before.py"),
         ("tools/run", "tests/tools/test_runs.py"),

@@ -28,12 +28,12 @@ from typing import Any, Final
 
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.host.launcher import Service, ServiceName
 from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.store import PANEL_SCHEMA, Database, embedded, known_migrations, migrate
+from svc_webhost.accounts import FIRST_UID
+from svc_webhost.launcher import Service, ServiceName
 from tests.support.dns import RecordedNameServer
 from tests.support.panel import RecordedLauncher, RecordedVitals, open_panel, recorded_host
 from tests.support.panel_programs import PanelPrograms, open_panel_programs

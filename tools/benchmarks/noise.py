@@ -31,7 +31,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from svc_actors.host.accounts import FIRST_UID
+from svc_webhost.accounts import FIRST_UID
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.worst_texts import HTACCESS
 from tools.benchmarks.figures import MESSAGES

@@ -26,6 +26,8 @@ _PACKAGES: Final = {
     "svc_http": "http/svc_http",
     "svc_console": "console/svc_console",
     "svc_nodeagent": "nodeagent/svc_nodeagent",
+    "svc_common": "nodeagent/svc_common",
+    "svc_webhost": "nodeagent/svc_webhost",
     "tests": "tests",
 }
 _SYSTEM: Final = re.compile(r"^pytestmark\b.*\bmark\.system\b", re.MULTILINE)

@@ -16,7 +16,7 @@ WITH_ACCOUNTS: Final = (
     "tests/panel/",
     "tests/system/panel/",
     "tests/faults/test_panel_database_outages.py",
-    "tests/host/",
+    "tests/webhost/",
     "tests/tools/test_panel_run.py",
 )
 """Prefixes of files whose tests run programs as the accounts of sites. Every panel starts with the same account number,

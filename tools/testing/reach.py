@@ -30,7 +30,7 @@ _OF_DOCUMENTS: Final = (
 )
 _OF_SOURCES: Final = (
     *_OF_DOCUMENTS,
-    "tests/host/test_site_commands.py",
+    "tests/webhost/test_site_commands.py",
     "tests/store/test_marked_services.py",
     "tests/store/test_ownership.py",
 )
@@ -65,12 +65,12 @@ _SERVICES: Final = (
             *("svc/controller/", "svc/service/controller/", "actors/svc_actors/controller/"),
             "actors/svc_actors/store/migrations/controller/",
         ),
-        ("tests/panel/", "tests/service/panel/", "tests/host/", "tests/system/panel/"),
+        ("tests/panel/", "tests/service/panel/", "tests/webhost/", "tests/system/panel/"),
     ),
     (
         (
             *("svc/panel/", "svc/cli/panel/", "svc/service/panel/"),
-            *("actors/svc_actors/panel/", "actors/svc_actors/host/"),
+            *("actors/svc_actors/panel/", "nodeagent/svc_webhost/"),
             "actors/svc_actors/store/migrations/panel/",
         ),
         (

@@ -27,10 +27,10 @@ from cryptography.x509.oid import NameOID
 
 from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, load_key, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.errors import ErrorCode, ServiceError, not_found
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
+from svc_common.errors import ErrorCode, ServiceError, not_found
 
 FIRST_PAUSE: Final = timedelta(minutes=5)
 """After a first failure; Let's Encrypt accepts five failed validations of a name in an hour."""

@@ -13,7 +13,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 
-from svc_actors.errors import invalid
+from svc_common.errors import invalid
 
 _POLICY = SMTP.clone(cte_type="7bit")
 """Seven bits, so that no relay has to convert the message."""

@@ -18,12 +18,12 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID, uuid4
 
-from svc_actors.errors import conflict, not_found, not_ready, unavailable
 from svc_actors.mail.messages import addressee, compose, one_line
 from svc_actors.mail.settings import MailSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Queryable, Transaction
 from svc_actors.store.removal import remove_rows
+from svc_common.errors import conflict, not_found, not_ready, unavailable
 
 CHANNEL: Final = "mail"
 NOW: Final = "now"

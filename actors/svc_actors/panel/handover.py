@@ -24,9 +24,6 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, close_alerts, raise_alert
-from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.databases import EngineKind, new_password, user_name
-from svc_actors.host.wordpress import Handover, WordPressError, WordPressSites
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.records import write_user_wanted
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue, hand_over_jobs
@@ -37,6 +34,9 @@ from svc_actors.panel.wordpress.database import LABEL, WordPressDatabases
 from svc_actors.panel.wordpress.records import read_wordpress, wordpress_site, write_administrator
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
+from svc_common.errors import ServiceError, unavailable
+from svc_webhost.databases import EngineKind, new_password, user_name
+from svc_webhost.wordpress import Handover, WordPressError, WordPressSites
 
 KIND: Final = "site.hand_over"
 STEPS: Final = ("end_access",)

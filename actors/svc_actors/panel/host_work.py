@@ -26,8 +26,8 @@ from typing import Final
 import structlog
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import background_nursery
+from svc_common.errors import ErrorCode, ServiceError, unavailable
 
 HOST_PATIENCE: Final = 30.0
 """Seconds. Together with the store's own bounds it is less than a handler may take (`HANDLER_DEADLINE`), and by itself

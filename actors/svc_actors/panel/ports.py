@@ -16,9 +16,9 @@ from typing import Final
 import trio
 
 from svc_actors.alerts import Severity, close_alerts, raise_alert
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.listening import NAMES, Listener, families
 from svc_actors.store import Database, Transaction
+from svc_common.listening import NAMES, Listener, families
+from svc_webhost.accounts import FIRST_UID
 
 ROUND_SECONDS: Final = 30.0
 _ALERTS: Final = "port:"

@@ -21,10 +21,10 @@ from typing import Final
 import trio
 
 from svc_actors.alerts import Severity, close_alert, raise_alert, set_alert
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.jobs.records import begin_jobs
 from svc_actors.panel.schedules.scheduler import miss_what_was_due
 from svc_actors.store import Database, Queryable, Transaction
+from svc_webhost.folders import HostFolders
 
 ALERT: Final = "database-stepped-back"
 UNRECORDED_ALERT: Final = "sites-unrecorded"

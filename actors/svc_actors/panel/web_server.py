@@ -23,9 +23,9 @@ import structlog
 import trio
 
 from svc_actors.alerts import Severity, close_alerts, raise_alert
-from svc_actors.errors import ServiceError, conflict, unavailable
-from svc_actors.host.nginx import NginxError, SiteServer, WebServing
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ServiceError, conflict, unavailable
+from svc_webhost.nginx import NginxError, SiteServer, WebServing
 
 MERGE_SECONDS: Final = 0.15
 """How long a change waits for others: too short for callers to notice, long enough for a burst."""

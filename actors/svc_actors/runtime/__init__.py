@@ -4,12 +4,12 @@ from svc_actors.runtime.actor import Actor, Ref
 from svc_actors.runtime.errors import (
     ActorCrashed,
     DeliveryError,
-    DomainError,
     Draining,
     HandlerOverdue,
     MailboxFull,
 )
 from svc_actors.runtime.system import ActorSystem, Crash, KindStatistics
+from svc_common.errors import DomainError
 
 __all__ = [
     "Actor",

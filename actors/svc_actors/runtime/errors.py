@@ -13,9 +13,7 @@ Every `DeliveryError` but `ActorCrashed` promises that the handler was not start
 
 from __future__ import annotations
 
-
-class DomainError(Exception):
-    """An error that is an answer: the asker gets it, and the actor lives on. Any other exception is a crash."""
+from svc_common.errors import DomainError
 
 
 class DeliveryError(DomainError):

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store.failures import DRIVER_ERRORS
+from svc_common.errors import ServiceError
 
 Announcement = tuple[str, str]
 """Channel and payload."""

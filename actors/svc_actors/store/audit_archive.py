@@ -20,10 +20,10 @@ from typing import Final
 
 import trio
 
-from svc_actors.durable import put_in_place
 from svc_actors.store.database import Database
 from svc_actors.store.removal import rest_since
 from svc_actors.store.transactions import Transaction
+from svc_common.durable import put_in_place
 
 ROWS_A_FILE: Final = 100_000
 _PAGE: Final = 1_000

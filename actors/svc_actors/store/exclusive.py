@@ -23,11 +23,11 @@ from uuid import uuid4
 import structlog
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store.database import Database
 from svc_actors.store.failures import DRIVER_ERRORS
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.transactions import Session
+from svc_common.errors import ServiceError
 
 _LOCK: Final = 0x5356_4304  # See `sequencing._SEQUENCER_LOCK`.
 _CHECK_PERIOD, _RETRY_PAUSE = 1.0, 0.2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
+from svc_common.errors import ErrorCode, ServiceError, unavailable
 
 DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """Every failure of a statement or a connection attempt, apart from cancellation."""

@@ -14,10 +14,10 @@ from enum import StrEnum
 
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store.driver import Connection
 from svc_actors.store.failures import DRIVER_ERRORS, cannot_connect
 from svc_actors.store.nurseries import background_nursery
+from svc_common.errors import ServiceError
 
 _BUFFER = 1024
 _SUBSCRIBE_TIMEOUT = 10.0

@@ -17,8 +17,8 @@ from typing import Final, Generic, Literal, TypeVar
 import structlog
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
+from svc_common.errors import ServiceError
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0

@@ -45,11 +45,11 @@ import asyncpg
 import structlog
 import trio
 
-from svc_actors.durable import write_whole
-from svc_actors.errors import unavailable
 from svc_actors.store.failures import cannot_connect
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.remembered_keys import KEYS_FOR, Key, RememberedKeys
+from svc_common.durable import write_whole
+from svc_common.errors import unavailable
 
 if TYPE_CHECKING:
     from svc_actors.store.database import Database

@@ -21,7 +21,6 @@ from uuid import UUID
 import asyncpg
 import trio
 
-from svc_actors.errors import ServiceError
 from svc_actors.store.announcements import Announcement
 from svc_actors.store.driver import Connection, Record
 from svc_actors.store.failures import (
@@ -34,6 +33,7 @@ from svc_actors.store.failures import (
     translated,
 )
 from svc_actors.store.marks import WRITE_MARK, CommitMarks, Mark
+from svc_common.errors import ServiceError
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import ServiceError, conflict, not_found
 from svc_actors.store import Database, Queryable, Record, Transaction
 from svc_actors.webhooks.delivery_states import Answered, Outcome, Verdict, judge
 from svc_actors.webhooks.outbox import CHANNEL
+from svc_common.errors import ServiceError, conflict, not_found
 
 KEPT_FOR: Final = timedelta(days=14)
 KEPT: Final = 500

@@ -1,7 +1,7 @@
 """Receivers of deliveries: validates their URLs and sends one POST.
 
 Invariants:
-- nothing is sent without TLS and a verified certificate, or to an address that `svc_actors.outbound` refuses;
+- nothing is sent without TLS and a verified certificate, or to an address that `svc_common.outbound` refuses;
 - nothing is sent to a place that the URL does not name: redirects are not followed;
 - one deadline covers resolving, connecting and answering.
 """
@@ -21,9 +21,9 @@ from typing import Final
 import httpcore
 import trio
 
-from svc_actors.errors import ServiceError, wrong_field
-from svc_actors.outbound import AddressRefused, Outbound, VettedNetwork
 from svc_actors.webhooks.delivery_states import Answered, Outcome, Unanswered
+from svc_common.errors import ServiceError, wrong_field
+from svc_common.outbound import AddressRefused, Outbound, VettedNetwork
 
 DEADLINE: Final = 15.0
 """Seconds for an attempt."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from svc_actors.outbound import Network, networks
+from svc_common.outbound import Network, networks
 
 NETWORKS_VARIABLE: Final = "SVC_WEBHOOK_NETWORKS"
 CA_FILE_VARIABLE: Final = "SVC_WEBHOOK_CA_FILE"

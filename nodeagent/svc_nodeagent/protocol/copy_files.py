@@ -27,13 +27,13 @@ __all__ = [
     "CopiedVolume",
     "CopyEntry",
     "CopyFilesOperation",
+    "CopyVolumeState",
     "EntryKind",
     "OpenedCopy",
     "VmFilesClose",
     "VmFilesList",
     "VmFilesOpen",
     "VmFilesRead",
-    "VolumeState",
     "path_bytes",
     "shown_name",
 ]
@@ -48,7 +48,7 @@ _BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)
 CopyPath = Annotated[AnyText, Field(max_length=12_288)]
 
 
-class VolumeState(StrEnum):
+class CopyVolumeState(StrEnum):
     """`unknown`: its file system is none that is read."""
 
     MOUNTED = "mounted"
@@ -135,7 +135,7 @@ class CopiedVolume(Wire):
     device: Name
     type: Name
     size_bytes: Size
-    state: VolumeState
+    state: CopyVolumeState
     system: bool
 
 

@@ -25,8 +25,8 @@ from svc.service.panel.core import open_core
 from svc.service.panel.server import this_server
 from svc.service.supervisor import tell_supervisor
 from svc_actors.admission import raise_descriptor_limit
-from svc_actors.host.self_signed import keep_self_signed
 from svc_http.server import serve_local
+from svc_webhost.self_signed import keep_self_signed
 
 log = structlog.get_logger("svc.panel.core")
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import asyncclick as click
 
 from svc.cli.failures import Exit, Failure
-from svc_actors.host.knot import KnotSettings
-from svc_actors.host.knot.names import host_name
 from svc_actors.panel.dns.settings import DnsSettings
+from svc_webhost.knot import KnotSettings
+from svc_webhost.knot.names import host_name
 
 DNS_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import asyncclick as click
 
-from svc_actors.host.launcher_keeper import PROGRAM
+from svc_webhost.launcher_keeper import PROGRAM
 
 
 @click.command()

@@ -19,10 +19,10 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
 from svc.cli.services import CORE_SOCKET, PANEL_CONFIGURATION, PANEL_PORT
 from svc.panel.config import PanelConfig
-from svc_actors.host.sftp.configuration import DEFAULT_PORT, SftpSettings
-from svc_actors.host.wordpress import DEBIAN, WordPressSource
 from svc_actors.mail import mail_settings
 from svc_actors.webhooks.settings import webhook_settings
+from svc_webhost.sftp.configuration import DEFAULT_PORT, SftpSettings
+from svc_webhost.wordpress import DEBIAN, WordPressSource
 
 CONTEXT: Final = {"auto_envvar_prefix": "SVC_PANEL"}
 """The context settings of a command with these options."""

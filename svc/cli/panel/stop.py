@@ -10,10 +10,10 @@ import asyncclick as click
 
 from svc.cli.failures import Exit, Failure
 from svc.cli.terminal import write
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.launchers import launcher_of
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import LauncherError
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.launchers import launcher_of
 
 
 @click.command()

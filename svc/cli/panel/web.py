@@ -46,12 +46,12 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     """Serve the panel's pages and API to browsers and programs."""
     _take_on(user)
     from svc_actors.admission import raise_descriptor_limit
-    from svc_actors.host.folders import SHOWN_CERTIFICATE
-    from svc_actors.listening import addresses_of
+    from svc_common.listening import addresses_of
     from svc_http.bridge import Web
     from svc_http.certificates import Certificates, TlsFiles
     from svc_http.logs import configure
     from svc_http.server import serve_tls
+    from svc_webhost.folders import SHOWN_CERTIFICATE
 
     configure()
     raise_descriptor_limit()

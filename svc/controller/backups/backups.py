@@ -26,8 +26,8 @@ from svc_actors.controller.backups.schedule import LATE_AFTER, BackupSchedule
 from svc_actors.controller.backups.watch import SCHEDULED, due_of
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.traffic.periods import utc_now
-from svc_actors.errors import require_name
 from svc_actors.store import Record
+from svc_common.errors import require_name
 
 operations = Operations[Controller]()
 

@@ -27,14 +27,14 @@ from svc_actors.controller.backups.records import copied_disks
 from svc_actors.controller.machines.copy_files import (
     MOST_PART_BYTES,
     CopiedPart,
+    CopyVolumeState,
     EntryKind,
     OpenCopy,
-    VolumeState,
     require_path,
 )
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.errors import conflict, forbidden
 from svc_actors.store import Record, Target, Transaction, audit
+from svc_common.errors import conflict, forbidden
 
 operations = Operations[Controller]()
 
@@ -84,7 +84,7 @@ class BackupVolume(Model):
     device: str
     type: str
     size_bytes: int
-    state: VolumeState
+    state: CopyVolumeState
     system: bool
 
 

@@ -16,7 +16,7 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.backups.records import PolicySet, set_policy
 from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule
 from svc_actors.controller.traffic.periods import utc_now
-from svc_actors.errors import wrong_field
+from svc_common.errors import wrong_field
 
 operations = Operations[Controller]()
 

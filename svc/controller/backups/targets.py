@@ -31,9 +31,9 @@ from svc_actors.controller.backups.targets import (
     unuse_target,
     use_target,
 )
-from svc_actors.errors import conflict, require_name, wrong_field
 from svc_actors.remote_targets import TargetKind, new_key_pair
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
+from svc_common.errors import conflict, require_name, wrong_field
 
 operations = Operations[Controller]()
 

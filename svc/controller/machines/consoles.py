@@ -21,8 +21,8 @@ from svc_actors.controller.machines.consoles import (
     issue,
 )
 from svc_actors.controller.machines.states import MachineStatus, run_it_first
-from svc_actors.errors import conflict, forbidden, unavailable
 from svc_actors.store import Target, audit
+from svc_common.errors import conflict, forbidden, unavailable
 
 operations = Operations[Controller]()
 

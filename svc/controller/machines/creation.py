@@ -46,8 +46,8 @@ from svc_actors.controller.machines.states import RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT, FirstBoot
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE
 from svc_actors.controller.tasks.runner import get_task
-from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record
+from svc_common.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
 
 operations = Operations[Controller]()
 

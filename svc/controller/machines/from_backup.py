@@ -10,9 +10,9 @@ from svc.controller.access import require_visible
 from svc.controller.machines.models import AccessMode
 from svc.registry.principal import Principal, Role
 from svc_actors.controller.backups.records import Held
-from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.sizes import disk_text
 from svc_actors.store import Queryable, Record
+from svc_common.errors import conflict, not_found, wrong_field
 
 _GIB: Final = 1024**3
 

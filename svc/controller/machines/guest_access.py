@@ -21,9 +21,9 @@ from svc.controller.machines.models import AccessMode
 from svc.identity.passwords import check_password
 from svc.registry.principal import Principal
 from svc_actors.controller.machines.windows import ACCOUNT
-from svc_actors.errors import invalid, not_found, wrong_field
-from svc_actors.public_keys import parse_public_key
 from svc_actors.store import Queryable
+from svc_common.errors import invalid, not_found, wrong_field
+from svc_common.public_keys import parse_public_key
 
 MAX_KEYS: Final = 32
 GENERATED_LENGTH: Final = 20

@@ -22,7 +22,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.media import NewMedium
-from svc_actors.errors import wrong_field
+from svc_common.errors import wrong_field
 
 operations = Operations[Controller]()
 

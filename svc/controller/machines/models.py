@@ -21,8 +21,8 @@ from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY, DesiredPower, RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT
 from svc_actors.controller.platforms import Firmware, Tpm
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
+from svc_common.errors import not_found
 
 
 class VMStatus(StrEnum):

@@ -26,8 +26,8 @@ from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT
-from svc_actors.errors import conflict, forbidden, invalid, require_name
 from svc_actors.runtime.actor import Ref
+from svc_common.errors import conflict, forbidden, invalid, require_name
 
 operations = Operations[Controller]()
 

@@ -21,8 +21,8 @@ from svc_actors.controller.machines.creation import forget_plan
 from svc_actors.controller.traffic.periods import Period, period_of, start_of, utc_now
 from svc_actors.controller.traffic.policies import as_policy, policies
 from svc_actors.controller.traffic.policy import TrafficAction, TrafficDirection
-from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError, audit
+from svc_common.errors import conflict, invalid, not_found
 
 operations = Operations[Controller]()
 

@@ -33,8 +33,8 @@ from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.machines.windows import ACCOUNT, FirstBoot
 from svc_actors.controller.tasks.runner import Task
-from svc_actors.errors import conflict, require_name, wrong_field
 from svc_actors.store import Queryable, Record
+from svc_common.errors import conflict, require_name, wrong_field
 
 operations = Operations[Controller]()
 

@@ -21,7 +21,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.snapshots import Delete, Restore, SnapshotOrder, SnapshotState, Take
-from svc_actors.errors import require_name
+from svc_common.errors import require_name
 
 operations = Operations[Controller]()
 

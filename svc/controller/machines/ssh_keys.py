@@ -19,9 +19,9 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import capacity, conflict, not_found
-from svc_actors.public_keys import parse_public_key
 from svc_actors.store import Target, Transaction, UniqueViolationError, audit
+from svc_common.errors import capacity, conflict, not_found
+from svc_common.public_keys import parse_public_key
 
 operations = Operations[Controller]()
 

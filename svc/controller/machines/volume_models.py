@@ -19,8 +19,8 @@ from svc.registry.principal import Principal
 from svc.registry.shapes import Shape
 from svc_actors.controller.volumes.records import serial_of
 from svc_actors.controller.volumes.states import VolumeState
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
+from svc_common.errors import not_found
 
 VolumeName = Annotated[
     str,

@@ -39,8 +39,8 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.controller.volumes import orders
 from svc_actors.controller.volumes.records import Marks, NewVolume, lock_volume, write_marks
-from svc_actors.errors import conflict, forbidden, invalid, not_found, require_name, wrong_field
 from svc_actors.store import Transaction, audit
+from svc_common.errors import conflict, forbidden, invalid, not_found, require_name, wrong_field
 
 operations = Operations[Controller]()
 

@@ -16,8 +16,8 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines import windows
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.errors import conflict
 from svc_actors.store import Record
+from svc_common.errors import conflict
 
 operations = Operations[Controller]()
 

@@ -33,9 +33,9 @@ from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.security_groups import groups_of
 from svc_actors.controller.traffic.periods import period_of, utc_now
 from svc_actors.controller.traffic.readings import month_of
-from svc_actors.errors import conflict
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Queryable, Record
+from svc_common.errors import conflict
 
 operations = Operations[Controller]()
 

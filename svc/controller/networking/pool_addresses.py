@@ -22,8 +22,8 @@ from svc.registry.shapes import Shape
 from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import Slots
 from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
+from svc_common.errors import not_found
 
 operations = Operations[Controller]()
 

@@ -14,8 +14,8 @@ from svc.registry.operation import Model, Request
 from svc_actors.controller.networking.networks import GatewayMode, NewPool, default_location
 from svc_actors.controller.networking.pool_definitions import Topology
 from svc_actors.controller.networking.pool_watch import POOLS, PoolCounts
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
+from svc_common.errors import not_found
 
 
 def _address(given: object) -> IPv4Address | IPv6Address:

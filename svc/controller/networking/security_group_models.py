@@ -19,7 +19,7 @@ from svc_actors.controller.networking.security_groups import (
     FirewallRule,
     TransportProtocol,
 )
-from svc_actors.errors import wrong_field
+from svc_common.errors import wrong_field
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 IcmpType = Annotated[int, Field(ge=0, le=255)]

@@ -38,8 +38,8 @@ from svc_actors.controller.networking.security_groups import (
     remove_rule,
     set_groups,
 )
-from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
+from svc_common.errors import forbidden, not_found, wrong_field
 
 operations = Operations[Controller]()
 

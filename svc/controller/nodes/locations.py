@@ -12,8 +12,8 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict
 from svc_actors.store import Target, UniqueViolationError, audit
+from svc_common.errors import conflict
 
 operations = Operations[Controller]()
 

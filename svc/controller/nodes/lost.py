@@ -20,8 +20,8 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
 from svc_actors.controller.reconcile.orphans import hear_no_more, tell_of_orphans
-from svc_actors.errors import require_name
 from svc_actors.store import Transaction
+from svc_common.errors import require_name
 
 operations = Operations[Controller]()
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from svc.registry.operation import Model
 from svc_actors.controller.nodes.records import NodeMode, NodeState
-from svc_actors.disk_space import Level
+from svc_actors.disk_space import DiskLevel
 
 
 class LocationName(Model):
@@ -48,7 +48,7 @@ class NodeDisk(Model):
     free_gib: float
     promised_gib: int
     promisable_gib: float
-    level: Level
+    level: DiskLevel
 
 
 class Overcommit(Model):

@@ -44,8 +44,8 @@ from svc_actors.controller.nodes.domains import domains_of
 from svc_actors.controller.nodes.node import Node, NodeChange
 from svc_actors.controller.nodes.records import SELECT, SHOWN_STATE, NodeMode, NodeRecord, NodeState, as_node, get_node
 from svc_actors.controller.tasks.runner import ResourceKind, TaskStatus, create_task
-from svc_actors.errors import unavailable
 from svc_actors.store import Queryable, audit
+from svc_common.errors import unavailable
 
 operations = Operations[Controller]()
 

@@ -36,8 +36,8 @@ from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
 from svc_actors.controller.reconcile.orphans import ORPHANS, OrphanKind, hear_no_more, tell_of_orphans
-from svc_actors.errors import ServiceError, conflict, not_found, wrong_field
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
+from svc_common.errors import ServiceError, conflict, not_found, wrong_field
 
 operations = Operations[Controller]()
 

@@ -16,8 +16,8 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.records import NodeRecord, get_node
 from svc_actors.controller.nodes.upgrades import OPERATION, upgrade_parameters
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
-from svc_actors.errors import conflict, unavailable
 from svc_actors.store import Target, Transaction, audit
+from svc_common.errors import conflict, unavailable
 
 operations = Operations[Controller]()
 

@@ -35,8 +35,8 @@ from svc_actors.controller.machines.machine import Decide
 from svc_actors.controller.machines.remaking import NewSize
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.states import ServiceOrder
-from svc_actors.errors import conflict, wrong_field
 from svc_actors.store import Record
+from svc_common.errors import conflict, wrong_field
 
 operations = Operations[Controller]()
 

@@ -34,8 +34,8 @@ from svc_actors.controller.machines.creation import Beside, Created, Idempotency
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.records import NewService
 from svc_actors.controller.provisioning.states import ServiceOrder
-from svc_actors.errors import conflict, not_found
 from svc_actors.store import Target, Transaction, audit
+from svc_common.errors import conflict, not_found
 
 operations = Operations[Controller]()
 

@@ -13,8 +13,8 @@ from svc.controller.tasks import TaskModel
 from svc.registry.operation import Model, Request
 from svc.registry.shapes import NAME, Shape
 from svc_actors.controller.provisioning.states import ServiceState, SuspendMode
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
+from svc_common.errors import not_found
 
 Integration = Annotated[
     str,

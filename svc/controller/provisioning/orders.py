@@ -24,15 +24,15 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.settling import settle
 from svc_actors.controller.provisioning.states import SuspendMode
-from svc_actors.errors import conflict
 from svc_actors.runtime import DomainError
 from svc_actors.store import Transaction
+from svc_common.errors import conflict
 
 operations = Operations[Controller]()
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.controller.provisioning")
 
 
-class SuspendRequest(Request):
+class ServiceSuspendRequest(Request):
     """`mode` left out is the one of the settings. `reason` is for those who look at the service later."""
 
     id: UUID
@@ -55,7 +55,7 @@ class TerminateRequest(Request):
     access=Access.STAFF,
     scope=Scope.PROVISION,
 )
-async def suspend(context: Context[Controller], request: SuspendRequest) -> Service:
+async def suspend(context: Context[Controller], request: ServiceSuspendRequest) -> Service:
 
     async def work(tx: Transaction) -> None:
         mode = request.mode or await suspend_mode_of(tx)

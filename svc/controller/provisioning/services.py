@@ -31,7 +31,7 @@ from svc_actors.controller.provisioning.states import ServiceState
 from svc_actors.controller.tasks.runner import get_task, read_log
 from svc_actors.controller.traffic.policies import policy_of
 from svc_actors.controller.traffic.readings import month_of
-from svc_actors.errors import not_found
+from svc_common.errors import not_found
 
 operations = Operations[Controller]()
 
@@ -75,7 +75,7 @@ class ServiceUsage(Model):
     first_at: datetime | None
 
 
-class TaskRequest(Request):
+class ServiceTaskRequest(Request):
     id: UUID
     after: Annotated[int, Field(ge=0, le=2**62, description="After this position of its log.")] = 0
 
@@ -211,7 +211,7 @@ async def usage(context: Context[Controller], request: UsageRequest) -> ServiceU
     access=Access.STAFF,
     scope=Scope.PROVISION,
 )
-async def task(context: Context[Controller], request: TaskRequest) -> ProvisionTask:
+async def task(context: Context[Controller], request: ServiceTaskRequest) -> ProvisionTask:
     database = context.services.database
     found = await get_task(database, request.id)
     if found is None or not await database.fetchval(_OF_A_SERVICE, found.resource_kind.value, found.resource_id):

@@ -24,9 +24,9 @@ from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.controller.provisioning.records import lock_service
 from svc_actors.controller.provisioning.states import ServiceState
-from svc_actors.errors import conflict
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Transaction, audit
+from svc_common.errors import conflict
 
 operations = Operations[Controller]()
 

@@ -17,8 +17,8 @@ from svc_actors.controller.traffic.enforcement import Decided
 from svc_actors.controller.traffic.periods import Period, period_of, utc_now
 from svc_actors.controller.traffic.policy import Policy, TrafficAction, TrafficDirection
 from svc_actors.controller.traffic.readings import Month
-from svc_actors.errors import wrong_field
 from svc_actors.store import Record
+from svc_common.errors import wrong_field
 
 AskedPeriod = Annotated[
     Annotated[str, Shape(r"[1-9][0-9]{3}-(0[1-9]|1[0-2])", "a month such as 2026-02")] | None,

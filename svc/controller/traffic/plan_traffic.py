@@ -18,7 +18,7 @@ from svc_actors.controller.traffic.enforcement import enforce_plan
 from svc_actors.controller.traffic.periods import utc_now
 from svc_actors.controller.traffic.policies import set_policy
 from svc_actors.controller.traffic.policy import Policy, TrafficAction, TrafficDirection
-from svc_actors.errors import wrong_field
+from svc_common.errors import wrong_field
 
 operations = Operations[Controller]()
 

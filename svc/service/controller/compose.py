@@ -36,7 +36,6 @@ from svc.service.controller.traces import open_tracing
 from svc.service.disk import disk_guard, guarded
 from svc.service.supervisor import KeptListener
 from svc_actors.controller.reconcile.restored import Past
-from svc_actors.listening import addresses_of
 from svc_actors.store import (
     Database,
     DatabaseStartError,
@@ -49,6 +48,7 @@ from svc_actors.store import (
     marked,
     prepare_schema,
 )
+from svc_common.listening import addresses_of
 from svc_console.routes import add_console_routes
 from svc_http.app import App, create_app
 from svc_http.certificates import Certificates, TlsFiles

@@ -11,10 +11,10 @@ from svc.controller.config import ControllerConfig
 from svc_actors.acme import Http01
 from svc_actors.alerts import Severity, set_alert
 from svc_actors.certificates import Issued, IssuedCertificate, Issuing, Keeper, alert_of
-from svc_actors.listening import addresses_of
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, keep_running
+from svc_common.listening import addresses_of
 from svc_http.plain import challenge_app, serve_plain
 
 _PORT_ALERT = "certificate-port"

@@ -46,7 +46,6 @@ from svc_actors.controller.reconcile.windows_watch import WindowsWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.mail import Outbox
-from svc_actors.outbound import Outbound
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog
@@ -54,6 +53,7 @@ from svc_actors.tracing import ORIGIN, Tracer
 from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
 from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
+from svc_common.outbound import Outbound
 
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists with maintained counts."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from svc.panel.loops import PanelLoops
-from svc_actors.host.databases import DatabaseServers
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import LOOK_SECONDS, DiskUse, Measure
 from svc_actors.panel.accounts.traffic import ROUND_SECONDS, TrafficCount
 from svc_actors.panel.databases.sizes import bytes_of_databases
 from svc_actors.store import Database
+from svc_webhost.databases import DatabaseServers
+from svc_webhost.folders import HostFolders
 
 
 def start_accounting(

@@ -30,13 +30,7 @@ from svc.service.panel.repairs import repaired_parts
 from svc.service.panel.retention import start_retention
 from svc.service.panel.served_sites import serve_sites
 from svc.service.panel.site_data import look_after_site_data, recover_site_data
-from svc_actors.host.accounts import NICENESS_OF_A_LOOK
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.delegation import RememberedDelegations
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.site_runtime import prepare_shared_sockets
 from svc_actors.mail import Outbox
-from svc_actors.outbound import Outbound
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
 from svc_actors.panel.dns.watch import ZoneWatch
@@ -72,6 +66,12 @@ from svc_actors.tracing import ORIGIN
 from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
 from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
+from svc_common.outbound import Outbound
+from svc_webhost.accounts import NICENESS_OF_A_LOOK
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.delegation import RememberedDelegations
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.site_runtime import prepare_shared_sockets
 
 DRAIN_SECONDS = 10.0
 COUNTED = ("audit_numbers",)

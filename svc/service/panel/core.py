@@ -24,12 +24,12 @@ from svc.service.disk import disk_guard, guarded
 from svc.service.panel.compose import open_services
 from svc.service.panel.host import Host
 from svc.service.panel.recovery import Recovering, becoming
-from svc_actors.host.folders import HostFolders
 from svc_actors.mail.queue import end_all as end_mails
 from svc_actors.panel.stepped_back import Numbers, begin_stepped_back
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Lane, Transaction, database_urls, exclusive, marked, prepare_schema
 from svc_http.app import App, create_app
+from svc_webhost.folders import HostFolders
 
 CONNECTIONS = {Lane.READING: 6, Lane.ORDERS: 8, Lane.BACKGROUND: 6}
 """Connections of each lane (`svc_actors.store.lanes`)."""

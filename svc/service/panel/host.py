@@ -5,31 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from svc_actors.certificates.keeper import OpenHttp
-from svc_actors.host.accounts import Accounts
-from svc_actors.host.apps import AppServing
-from svc_actors.host.databases import DatabaseServers
-from svc_actors.host.delegation import Delegations
-from svc_actors.host.disk_use import disk_use
-from svc_actors.host.knot import NameServer
-from svc_actors.host.launcher import SiteLauncher
-from svc_actors.host.mariadb.tables import StagedTables
-from svc_actors.host.nginx import WebServing
-from svc_actors.host.packages import DebianPackages, Packages
-from svc_actors.host.php import PhpServing
-from svc_actors.host.restic import Restic
-from svc_actors.host.sftp import SftpServing
-from svc_actors.host.site_tasks import SiteTasks
-from svc_actors.host.visitors import VisitorBound
-from svc_actors.host.vitals import SystemVitals, Vitals
-from svc_actors.host.wordpress import WordPressSites
-from svc_actors.listening import listeners
-from svc_actors.outbound import Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
 from svc_actors.panel.imports.foreign_hosts import ForeignHosts, SystemForeignHosts
 from svc_actors.panel.ports import Look
 from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.webhooks.endpoint import Clock, utc_now
+from svc_common.listening import listeners
+from svc_common.outbound import Resolve, resolve
+from svc_webhost.accounts import Accounts
+from svc_webhost.apps import AppServing
+from svc_webhost.databases import DatabaseServers
+from svc_webhost.delegation import Delegations
+from svc_webhost.disk_use import disk_use
+from svc_webhost.knot import NameServer
+from svc_webhost.launcher import SiteLauncher
+from svc_webhost.mariadb.tables import StagedTables
+from svc_webhost.nginx import WebServing
+from svc_webhost.packages import DebianPackages, Packages
+from svc_webhost.php import PhpServing
+from svc_webhost.restic import Restic
+from svc_webhost.sftp import SftpServing
+from svc_webhost.site_tasks import SiteTasks
+from svc_webhost.visitors import VisitorBound
+from svc_webhost.vitals import SystemVitals, Vitals
+from svc_webhost.wordpress import WordPressSites
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from svc.panel.config import PanelConfig
 from svc.service.panel.host import Host
 from svc.service.panel.served_sites import ServedSites
 from svc.service.panel.site_data import SiteData
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.outbound import Outbound
 from svc_actors.panel.imports import analysing, applying, fetching, verifying
 from svc_actors.panel.imports.applied import Parts
 from svc_actors.panel.imports.contents import Contents
@@ -16,6 +14,8 @@ from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
+from svc_common.outbound import Outbound
+from svc_webhost.confined_client import ConfinedFiles
 
 
 def handle_imports(

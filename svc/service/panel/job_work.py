@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from svc.panel import account_deletion, account_termination
+from svc.panel.accounts import deletion as account_deletion
+from svc.panel.accounts import termination as account_termination
 from svc.service.panel.host import Host
 from svc.service.panel.served_sites import ServedSites
 from svc.service.panel.site_data import SiteData
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
-from svc_actors.outbound import Outbound
 from svc_actors.panel import handover
 from svc_actors.panel.apps import deploying
 from svc_actors.panel.databases.transfers import EXPORT, IMPORT
@@ -30,6 +28,9 @@ from svc_actors.panel.wordpress.records import write_incomplete
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.outbound import Outbound
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
 
 
 def handle_jobs(

@@ -8,12 +8,12 @@ from pathlib import Path
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoops
 from svc.service.panel.host import Host
-from svc_actors.host.releases.layout import Ports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.releases.sources import FolderSource, HttpsSource, Source
 from svc_actors.panel.releases.watch import DAILY_SECONDS, ROUND_SECONDS, ReleaseWatch
 from svc_actors.panel.releases.work import INSTALL, LOOK, ReleaseWork
 from svc_actors.store import Database
+from svc_webhost.releases.layout import Ports
 
 
 async def start_releases(config: PanelConfig, database: Database, host: Host, jobs: Jobs, loops: PanelLoops) -> None:

@@ -6,7 +6,6 @@ from svc.panel.config import PanelConfig
 from svc.service.panel.host import Host
 from svc.service.panel.served_sites import ServedSites
 from svc.service.panel.site_data import SiteData
-from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.panel.repairs import Parts, Repair
 from svc_actors.panel.repairs.certificate import SiteCertificatePart
 from svc_actors.panel.repairs.databases import Databases
@@ -16,6 +15,7 @@ from svc_actors.panel.repairs.zones import Zones
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_webhost.certificate_files import CertificateFiles
 
 
 def repaired_parts(

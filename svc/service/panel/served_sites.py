@@ -6,18 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from svc.panel.certificate_mail import telling_owners
+from svc.panel.certificates.mail import telling_owners
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoops
 from svc.service.panel.host import Host
 from svc.service.panel.own_certificate import PanelCertificate
-from svc_actors.host.certificate_files import CertificateFiles
-from svc_actors.host.challenge_files import ChallengeFiles
-from svc_actors.host.sftp import SftpError
-from svc_actors.host.site_logs import log_service
 from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
+from svc_actors.panel.certificates.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.served import Serving
 from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.certificates.trouble import telling
@@ -35,6 +32,9 @@ from svc_actors.panel.web_server import WebServer
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
+from svc_webhost.certificate_files import CertificateFiles
+from svc_webhost.sftp import SftpError
+from svc_webhost.site_logs import log_service
 
 LOGS_SECONDS: Final = 60.0
 VISITORS_SECONDS: Final = 60.0

@@ -6,24 +6,24 @@ from pathlib import Path
 
 from svc.panel.config import PanelConfig
 from svc.service.panel.host import Host
-from svc_actors.host.accounts import SystemAccounts
-from svc_actors.host.apps import AppReleases
-from svc_actors.host.databases import DatabaseServers, EngineKind
-from svc_actors.host.delegation import ParentServers
-from svc_actors.host.knot import KnotServer
-from svc_actors.host.launchers import launcher_of
-from svc_actors.host.mariadb import MariaDb
-from svc_actors.host.mariadb.tables import MariaDbTables
-from svc_actors.host.nginx import Generations, Ports
-from svc_actors.host.php import PhpMasters
-from svc_actors.host.php.extensions import PhpExtensions
-from svc_actors.host.postgres import Postgres
-from svc_actors.host.restic import SystemRestic
-from svc_actors.host.sftp import SftpServer
-from svc_actors.host.site_tasks import HostTasks
-from svc_actors.host.visitors import NftBound
-from svc_actors.host.wordpress import ServerWordPress, WordPressTree
 from svc_actors.panel.releases.own import this_release
+from svc_webhost.accounts import SystemAccounts
+from svc_webhost.apps import AppReleases
+from svc_webhost.databases import DatabaseServers, EngineKind
+from svc_webhost.delegation import ParentServers
+from svc_webhost.knot import KnotServer
+from svc_webhost.launchers import launcher_of
+from svc_webhost.mariadb import MariaDb
+from svc_webhost.mariadb.tables import MariaDbTables
+from svc_webhost.nginx import Generations, Ports
+from svc_webhost.php import PhpMasters
+from svc_webhost.php.extensions import PhpExtensions
+from svc_webhost.postgres import Postgres
+from svc_webhost.restic import SystemRestic
+from svc_webhost.sftp import SftpServer
+from svc_webhost.site_tasks import HostTasks
+from svc_webhost.visitors import NftBound
+from svc_webhost.wordpress import ServerWordPress, WordPressTree
 
 
 def this_server(config: PanelConfig) -> Host:

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from svc.panel.backup_configuration import what_is_allowed
+from svc.panel.backups.configuration import what_is_allowed
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoop, PanelLoops
 from svc.service.panel.host import Host
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.databases import EngineKind
-from svc_actors.host.databases.memory import LOOK_SECONDS
 from svc_actors.panel.backups import (
     ROUND_SECONDS,
     Allowed,
@@ -32,6 +29,9 @@ from svc_actors.panel.staging.undoing import Undoing
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.databases import EngineKind
+from svc_webhost.databases.memory import LOOK_SECONDS
 
 _MEMORY: Final[Mapping[EngineKind, PanelLoop]] = {
     EngineKind.MARIADB: "memory of database sessions (mariadb)",

@@ -15,8 +15,8 @@ from svc_actors.controller.networking.addresses import (
     free_removed,
     releasing_of,
 )
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.addresses import held, make_nics, make_pool, take
 from tests.support.machine_service import make_fleet
 

@@ -15,8 +15,8 @@ from svc_actors.controller.machines.records import lock_machine
 from svc_actors.controller.networking.addresses import allocate, begin_release, force_free, free_removed, releasing_of
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.pool_edits import update_pool
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.addresses import Nic, held, make_nics, take
 from tests.support.machine_service import make_fleet
 

@@ -10,8 +10,8 @@ import pytest
 from svc_actors.controller.networking.addresses import begin_release, free_removed
 from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.controller.networking.reservations import MOST_HOST_ADDRESSES, refresh_host_reservations
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from tests.support.addresses import Nic, held, make_nics, make_pool, take
 from tests.support.machine_service import Fleet, make_fleet, make_node
 from tests.support.machines import refusal, stage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from tests.support.addresses import make_nics, make_pool, take
 from tests.support.machines import refusal, stage
 

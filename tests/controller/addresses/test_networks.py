@@ -21,8 +21,8 @@ from svc_actors.controller.networking.security_groups import (
     add_rule,
     create_group,
 )
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.addresses import make_nics, make_pool, take
 from tests.support.machine_service import make_fleet
 from tests.support.machines import stage

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from svc_actors.controller.placement.scheduler import Need, Placement, place
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.addresses import make_pool
 from tests.support.machine_service import Fleet, make_fleet, make_node
 

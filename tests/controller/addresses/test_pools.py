@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from svc_actors.controller.networking.addresses import begin_release, free_removed
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from tests.support.addresses import Nic, make_nics, make_pool, take
 from tests.support.machine_service import make_node
 from tests.support.machines import MachineHarness, refusal, stage

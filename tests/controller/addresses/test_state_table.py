@@ -32,8 +32,8 @@ from svc_actors.controller.networking.addresses import (
     releasing_of,
 )
 from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode, ServiceError
 from tests.conftest import Cluster
 from tests.support.addresses import Nic, held, make_nics, make_pool
 from tests.support.machine_service import make_fleet

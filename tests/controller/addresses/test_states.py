@@ -9,8 +9,8 @@ import pytest
 
 from svc_actors.controller.networking.addresses import begin_release, free_removed, releasing_of
 from svc_actors.controller.networking.carried import note_carried
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from tests.support.addresses import held, make_nics, make_pool, take
 from tests.support.machines import MachineHarness, refusal, stage
 

@@ -25,8 +25,8 @@ from svc_actors.controller.networking.pool_edits import remove_pool, update_pool
 from svc_actors.controller.networking.pool_records import lock_pool
 from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.controller.networking.reservations import refresh_host_reservations, reserve, unreserve
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.controller.addresses.test_hosts import alerts, say
 from tests.support.addresses import Nic, held, make_nics, make_pool, take
 from tests.support.callers import ADMINISTRATOR

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from svc_actors.controller.backups import watch
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult, VmBackup
 from tests.controller.backups.test_backups import DAILY, after_the_run, asked, copies, copy_made, planned
 from tests.support.machine_service import FakeGateway

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult, VmBackup, VmFilesOpen
 from svc_nodeagent.simulated_copy_files import FILES, SimulatedCopyFiles

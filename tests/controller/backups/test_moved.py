@@ -11,8 +11,8 @@ from uuid import UUID
 from svc_actors.controller.backups import watch
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.traffic.periods import utc_now
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     Done,
     FailureCode,

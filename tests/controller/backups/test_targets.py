@@ -9,8 +9,8 @@ import pytest
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines import work
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     BackupResult,
     BucketPlace,

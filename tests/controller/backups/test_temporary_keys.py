@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from svc_actors.controller.backups import temporary_keys
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import BucketPlace, VmBackup, VmBackupsForget, VmCreateFromCopy, VmRestore
 from tests.controller.backups.test_backups import asked, planned
 from tests.controller.backups.test_moved import a_moved_machine

@@ -20,7 +20,7 @@ from svc_actors.controller.gateway import handshakes
 from svc_actors.controller.gateway.authority import ServerCertificate
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.gateway.operations import NodeOperations
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.config import Identity
 from svc_nodeagent.enrol import new_key, signing_request
 from svc_nodeagent.protocol import (

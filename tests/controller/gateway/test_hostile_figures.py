@@ -19,9 +19,9 @@ from svc_actors.controller.nodes.together import for_nodes
 from svc_actors.controller.reconcile import node_watch
 from svc_actors.controller.reconcile.node_watch import NodeWatch
 from svc_actors.disk_space import Space
-from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_nodeagent.protocol import Capacity, Heartbeat
 from tests.support.machine_service import make_fleet, make_node
 

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.agent import Patience
 from svc_nodeagent.config import Identity
 from svc_nodeagent.enrol import new_key, private_pem, signing_request

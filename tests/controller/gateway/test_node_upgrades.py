@@ -13,7 +13,7 @@ from svc.controller.nodes import upgrading
 from svc.controller.nodes.models import AgentUpgrade
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.controller.tasks.runner import Task, TaskStatus, get_task, read_log
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.protocol import FailureCode, NodeUpgrade
 from svc_nodeagent.upgrade import Upgrader

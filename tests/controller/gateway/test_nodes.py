@@ -20,8 +20,8 @@ from svc_actors.controller.nodes.node import offline_alert
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer
 from svc_actors.controller.reconcile.orphans import orphans_alert
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode, ServiceError, unavailable
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
 from svc_nodeagent.protocol import PROTOCOL_VERSION, DomainState, Versions
 from svc_nodeagent.version import agent_version

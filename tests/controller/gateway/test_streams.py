@@ -12,7 +12,7 @@ import trio
 
 from svc_actors.admission import Admission
 from svc_actors.controller.gateway import streams
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.config import Identity
 from svc_nodeagent.connection import dial, dial_stream
 from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen, NodeOperation, OperationId

@@ -20,10 +20,10 @@ from svc_actors.controller.nodes.node import MOST_UNAUTHORISED_AN_HOUR, Node, No
 from svc_actors.controller.reconcile import machine_reports
 from svc_actors.controller.reconcile.machine_reports import MachineReports
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch
-from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import unavailable
 from svc_nodeagent.protocol import (
     CachedImage,
     DomainChanged,

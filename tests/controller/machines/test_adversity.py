@@ -20,8 +20,8 @@ from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.tasks import runner as tasks
 from svc_actors.controller.tasks.runner import Ending, Task, TaskRun, TaskRunner, TaskStatus, end_task
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError, unavailable
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
 from tests.support.callers import ADMINISTRATOR

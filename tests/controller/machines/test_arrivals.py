@@ -13,8 +13,8 @@ import trio
 from svc.controller.machines import arrivals, creation
 from svc.controller.machines.models import VMCreateResult
 from svc_actors.controller.nodes.records import NodeState
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.host import Report
 from svc_nodeagent.protocol import NodeInventory, NodeOperation, OperationResult
 from svc_nodeagent.simulated import SimulatedHost

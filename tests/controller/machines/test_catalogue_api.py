@@ -11,8 +11,8 @@ import pytest
 from svc.registry.principal import Role
 from svc_actors.alerts import KEPT_DAYS, Severity, Told, close_alert, forget_closed_alerts, raise_alert
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.controller.machines.test_machine_life import order
 from tests.support.machine_api import REGISTRY, Api, person
 from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service

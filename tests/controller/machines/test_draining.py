@@ -14,8 +14,8 @@ import trio
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines import draining
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult
 from tests.support.machine_service import FakeGateway, make_node, open_service
 from tests.support.machines import MachineHarness, refusal, stage

@@ -14,9 +14,9 @@ from svc_actors.controller.tasks import ends
 from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import MOST_LINES, Ending, Task, end_task
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner, TaskStatus
-from svc_actors.errors import ErrorCode, unavailable
 from svc_actors.runtime import ActorCrashed, HandlerOverdue
 from svc_actors.store import Database, Record
+from svc_common.errors import ErrorCode, unavailable
 from svc_nodeagent.protocol import FailureCode
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
 from tests.controller.machines.test_tasks import new_task, nothing

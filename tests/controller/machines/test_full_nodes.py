@@ -10,8 +10,8 @@ import pytest
 
 from svc_actors.controller.machines.creation import create_machine
 from svc_actors.controller.nodes.disks import NodeDisks
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import Capacity
 from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_service import SEALER, make_fleet, make_node

@@ -22,8 +22,8 @@ from svc_actors.controller.images.checksums import ChecksumFormat, NoDigest, fin
 from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent import outbound
 from svc_nodeagent.protocol import ControllerSource, ImagePull
 from tests.support.collisions import collide_once

@@ -10,8 +10,8 @@ import pytest
 
 from svc_actors.controller.images.empty_disk import EMPTY_DISK, SIZE_BYTES, keep_empty_disk
 from svc_actors.controller.images.files import ImageFiles
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     PLATFORM_FEATURES,
     Firmware,

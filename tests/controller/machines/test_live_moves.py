@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import FACTS, FailureCode, LivePlace, VmLiveFinish, VmLiveReceive
 from tests.controller.machines.test_migration_targets import know
 from tests.controller.machines.test_moves import Move

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 import svc_actors
 from svc.identity.passwords import check_password
 from svc_actors.controller.networking.security_groups import create_group
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import Action, VmCreate
 from tests.support.machine_api import Api
 from tests.support.machines import KEY, PASSWORD, refusal, stage

@@ -17,11 +17,11 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.runtime.actor import Ref
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError, unavailable
 from svc_nodeagent.protocol import DeleteResult, DomainState, FailureCode, OperationResult, VmCreate
 from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service

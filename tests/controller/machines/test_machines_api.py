@@ -11,8 +11,8 @@ from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     DeleteResult,
     FailureCode,

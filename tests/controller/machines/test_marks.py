@@ -12,8 +12,8 @@ from svc.controller.machines.creation import VMCreateRequest
 from svc.controller.machines.models import VM
 from svc.controller.machines.orders import VMUpdateRequest
 from svc_actors.controller.machines.records import Marks
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from tests.support.machines import refusal, stage
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     FailureCode,
     ImageFormat,

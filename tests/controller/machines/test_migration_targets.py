@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import OperationResult
 from tests.support.machine_service import make_node
 from tests.support.machines import MachineHarness, refusal, stage

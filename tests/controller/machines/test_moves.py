@@ -13,8 +13,8 @@ import pytest
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     CopiedDisk,
     CpuMode,

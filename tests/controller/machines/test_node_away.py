@@ -18,9 +18,9 @@ from svc_actors.controller.machines.states import Order
 from svc_actors.controller.networking.addresses import force_free
 from svc_actors.controller.networking.pool_arithmetic import IPAddress
 from svc_actors.controller.tasks.runner import Task
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime.actor import Ref
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import FailureCode, OperationResult
 from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_service import FakeGateway, Fleet, Service, make_fleet, open_service

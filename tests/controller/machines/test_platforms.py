@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from svc.controller.images import Image
 from svc_actors.controller.images.catalogue import CATALOGUE, ensure_catalogue
 from svc_actors.controller.machines.adoption import Adoption, adopt_unknown
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     PLAIN,
     PLATFORM_FEATURES,

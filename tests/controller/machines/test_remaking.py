@@ -10,8 +10,8 @@ import pytest
 from svc.registry.principal import ANONYMOUS
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.tasks.runner import get_task
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,

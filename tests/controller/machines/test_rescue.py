@@ -17,8 +17,8 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.machines.rescue import NewRescue
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     DomainState,
     FailureCode,

@@ -12,8 +12,8 @@ import pytest
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.reconcile.power_watch import PowerWatch
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationResult
 from tests.controller.machines.test_moves import Move
 from tests.support.machine_service import make_node

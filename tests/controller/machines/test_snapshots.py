@@ -13,8 +13,8 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.snapshots import DELETE, RESTORE, TAKE, Delete, Restore, SnapshotOrder, Take
 from svc_actors.controller.reconcile.restored import begin_restored
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import (
     DomainState,

@@ -24,8 +24,8 @@ from svc_actors.controller.tasks.runner import (
     end_task,
     read_log,
 )
-from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_nodeagent.protocol import FACTS, FailureCode, Lane, NodeInventory, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, running_machine
 from tests.support.callers import ADMINISTRATOR

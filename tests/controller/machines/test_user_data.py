@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult, VmCreate, VmReinstall
 from tests.support.machine_service import FakeGateway
 from tests.support.machines import MachineHarness, refusal, stage

@@ -14,8 +14,8 @@ from svc.registry.principal import Role
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.windows import LOST
 from svc_actors.controller.reconcile.windows_watch import WindowsWatch
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
     Done,
     FailureCode,

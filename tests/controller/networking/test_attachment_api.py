@@ -10,8 +10,8 @@ import trio
 from svc.controller.networking import machine_networking
 from svc.registry.principal import Role
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_api import Api
 from tests.support.networking import Held, NetworkHarness, another_node, failing, open_stage

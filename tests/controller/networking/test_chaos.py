@@ -17,9 +17,9 @@ import trio
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
-from svc_actors.errors import ServiceError
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from svc_nodeagent.protocol import FailureCode, NetworkSpec, NodeOperation
 from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_service import Fleet

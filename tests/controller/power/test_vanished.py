@@ -8,8 +8,8 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.power import power_alert
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import TaskStatus
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import DomainState, FailureCode
 from tests.support.callers import ADMINISTRATOR
 from tests.support.networking import failing

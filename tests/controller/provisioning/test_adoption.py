@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from svc.registry.principal import Role
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from tests.controller.provisioning.conftest import Billing
 from tests.support.machine_api import Api
 from tests.support.machines import refusal

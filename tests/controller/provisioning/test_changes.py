@@ -8,7 +8,7 @@ import pytest
 
 from svc.registry.principal import Role
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import FailureCode, OperationResult, VmReinstall, VmResize
 from tests.controller.provisioning.conftest import Billing
 from tests.support.machines import KEY, PASSWORD, refusal

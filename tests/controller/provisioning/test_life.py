@@ -9,7 +9,7 @@ import pytest
 from svc.registry.principal import ANONYMOUS, Principal, Role
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.spec import network_spec
-from svc_actors.errors import ErrorCode
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import FailureCode, OperationResult, VmForceStop, VmShutdown
 from tests.controller.provisioning.conftest import Billing
 from tests.support.machine_api import Api

@@ -10,7 +10,7 @@ import trio
 
 from svc.registry.principal import Role
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import ErrorCode
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationResult, VmCreate
 from tests.controller.provisioning.conftest import Billing
 from tests.support.machines import KEY, refusal

@@ -13,8 +13,8 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.reconcile.orphans import hear_no_more
 from svc_actors.controller.reconcile.restored import SKIPPED_RELEASES, begin_restored
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import DomainState
 from tests.support.callers import ADMINISTRATOR
 from tests.support.networking import Held, NetworkHarness, open_stage

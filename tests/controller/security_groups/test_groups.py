@@ -11,7 +11,7 @@ import pytest
 from svc.controller.catalogue import controller_registry
 from svc.registry.parameters import ParameterReader, Parameters
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_PROJECT, MAX_RULES
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 from tests.identity.test_support import REFUSAL, inside
 from tests.support.harness import said
 from tests.support.security_groups import HTTPS, SecurityGroupHarness, made, refusal

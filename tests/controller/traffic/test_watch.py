@@ -18,9 +18,9 @@ from svc_actors.controller.traffic.periods import Period
 from svc_actors.controller.traffic.policy import GIB, Policy, TrafficAction
 from svc_actors.controller.traffic.readings import Month, month_of
 from svc_actors.controller.traffic.watch import TrafficIntervals, TrafficWatch
-from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
+from svc_common.errors import unavailable
 from svc_nodeagent.protocol import NodeOperation, OperationResult, TrafficResult
 from tests.support.traffic import CountingNodes, TrafficHarness, reading
 

@@ -10,8 +10,8 @@ import pytest
 
 from svc_actors.controller.volumes.observing import ALONE_AGAIN, MOST_FOUND, MOST_TOLD_ALONE
 from svc_actors.controller.volumes.records import MOST_KEPT
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import MANY, MOST_VOLUMES, DeleteResult, KeptDisk, ObservedVolume, OperationResult
 from tests.controller.volumes.test_observed_volumes import GIB, has, inventoried, row
 from tests.controller.volumes.test_volumes import done, made

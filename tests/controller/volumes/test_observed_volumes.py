@@ -12,8 +12,8 @@ import pytest
 from svc_actors.controller.reconcile.restored import begin_restored
 from svc_actors.controller.retention import remove_deleted_machines
 from svc_actors.controller.volumes.observing import record_volumes
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Database, Record
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import InventoryResult, KeptDisk, ObservedVolume
 from svc_nodeagent.simulated import SimulatedHost
 from tests.controller.volumes.test_volumes import done, made

@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from svc_actors.controller.volumes.states import MOVES, Finding, VolumeOrder, VolumeState, diagram
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.support.machines import MachineHarness, stage
 
 PAGE = Path(__file__).parents[3] / "docs" / "volumes.md"

@@ -11,8 +11,8 @@ import trio
 
 from svc.registry.principal import Principal
 from svc.registry.registry import authorise
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import (
     DeleteResult,
     DomainState,

@@ -18,10 +18,10 @@ from svc_nodeagent.hypervisor.copy_files import opened, reader
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.protocol import (
+    CopyVolumeState,
     EntryKind,
     FailureCode,
     VmFilesClose,
-    VolumeState,
 )
 from tests.nodeagent.hypervisor.builders import silent
 from tests.nodeagent.hypervisor.copy_node import MOST, VM, Node, a_node
@@ -73,7 +73,7 @@ async def test_a_file_is_had_out_of_a_copy_with_names_and_links_of_any_kind(node
     assert await node.code_of(copy_id, "/") is FailureCode.INTERRUPTED
 
     [volume] = (await node.open(operation)).volumes
-    assert (volume.device, volume.type, volume.state, volume.system) == ("vda1", "ext4", VolumeState.MOUNTED, True)
+    assert (volume.device, volume.type, volume.state, volume.system) == ("vda1", "ext4", CopyVolumeState.MOUNTED, True)
     [qemu] = qemus_of(node.folders.root)
     status = Path(f"/proc/{qemu}/status").read_text()
     # It is nobody's process: no account, no group of the host's but what KVM needs, and system calls are filtered
@@ -140,10 +140,10 @@ async def test_each_volume_is_told_of_and_a_copy_that_nobody_asks_for_is_closed(
     volumes = {each.device: each for each in (await node.open(operation)).volumes}
 
     assert {name: each.state for name, each in volumes.items()} == {
-        "vda1": VolumeState.BROKEN,
-        "vda2": VolumeState.ENCRYPTED,
-        "vda3": VolumeState.MOUNTED,
-        "vdb": VolumeState.MOUNTED,
+        "vda1": CopyVolumeState.BROKEN,
+        "vda2": CopyVolumeState.ENCRYPTED,
+        "vda3": CopyVolumeState.MOUNTED,
+        "vdb": CopyVolumeState.MOUNTED,
     }
     for device in ("vda3", "vdb"):
         listed = await node.list(operation.copy_id, "/", volumes[device].number)
@@ -171,7 +171,7 @@ async def test_a_volume_of_lvm_is_shown_whatever_its_name(node: Node, tmp_path: 
 
     [volume] = (await node.open(operation)).volumes
 
-    assert (volume.device, volume.state) == ("over-1", VolumeState.MOUNTED)
+    assert (volume.device, volume.state) == ("over-1", CopyVolumeState.MOUNTED)
     assert await node.content(operation.copy_id, "/kept") == b"kept"
 
 

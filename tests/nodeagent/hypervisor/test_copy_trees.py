@@ -22,10 +22,10 @@ from svc_nodeagent.hypervisor.copy_files.trees import find
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.protocol import (
     CopiedVolume,
+    CopyVolumeState,
     EntryKind,
     FailureCode,
     VmFilesList,
-    VolumeState,
     path_bytes,
     shown_name,
 )
@@ -186,7 +186,9 @@ class Slow:
 async def test_a_folder_that_answers_slowly_for_ever_is_given_up(
     autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:
-    volume = CopiedVolume(number=1, device="vda1", type="ext4", size_bytes=1, state=VolumeState.MOUNTED, system=True)
+    volume = CopiedVolume(
+        number=1, device="vda1", type="ext4", size_bytes=1, state=CopyVolumeState.MOUNTED, system=True
+    )
     shown: Any = SimpleNamespace(server=Slow(), volumes=(volume,))
     nothing: Any = None
     files, vm_id, copy_id = CopyFiles(Folders(tmp_path), nothing, nothing), uuid4(), uuid4()

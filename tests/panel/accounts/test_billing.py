@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.host.nginx import StaticRoot, Suspended
 from svc_actors.store import Database
+from svc_webhost.nginx import StaticRoot, Suspended
 from tests.panel.sites.world import World, world_of
 from tests.support.harness import PASSWORD
 

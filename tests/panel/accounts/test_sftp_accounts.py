@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from svc_actors.host.sftp import AccessKind
 from svc_actors.store import Database
+from svc_webhost.sftp import AccessKind
 from tests.panel.sites.world import World, world_of
 from tests.support.panel_sftp import RecordedSftp
 

@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases import EngineKind
-from svc_actors.host.disk_use import disk_use
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import DatabaseSizes, DiskUse
 from svc_actors.panel.accounts.traffic import TrafficCount, sums
 from svc_actors.panel.databases.sizes import bytes_of_databases
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.databases import EngineKind
+from svc_webhost.disk_use import disk_use
+from svc_webhost.folders import HostFolders
 from tests.panel.sites.world import World, world_of
 from tests.support.recorded_databases import RecordedDatabases
 from tests.support.site_files import site_folder

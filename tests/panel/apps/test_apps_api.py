@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.host.apps import AppInterface
-from svc_actors.host.nginx import App as ServedApp
 from svc_actors.store import Database
+from svc_webhost.apps import AppInterface
+from svc_webhost.nginx import App as ServedApp
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.served import RecordedServing

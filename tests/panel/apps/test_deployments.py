@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined_client import SiteFolder
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined_client import SiteFolder
 from tests.panel.apps.test_apps_api import AppWorld
 from tests.support.panel import open_panel
 from tests.support.site_files import give, site_folder

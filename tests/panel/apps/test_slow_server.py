@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from svc.panel.loops import PanelLoop
-from svc_actors.host.apps import App
 from svc_actors.panel import host_work
 from svc_actors.store import Database
+from svc_webhost.apps import App
 from tests.panel.apps.test_apps_api import PYTHON
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from svc.panel.accounts.member_roles import roles_for
 from svc.panel.catalogue import panel_registry
-from svc.panel.member_roles import roles_for
 from svc.panel.realm import REALM
 from svc.registry.principal import Access
 

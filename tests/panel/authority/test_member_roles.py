@@ -11,8 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc.panel.catalogue import panel_registry
-from svc.panel.member_roles import (
+from svc.panel.accounts.member_roles import (
     MEMBER_ROLES,
     MemberRole,
     about_sites,
@@ -20,6 +19,7 @@ from svc.panel.member_roles import (
     roles_for,
     whole_accounts_only,
 )
+from svc.panel.catalogue import panel_registry
 from svc.registry.operation import Method
 from svc_actors.store import Database
 from tests.panel.authority.test_every_operation import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
 from tests.support.restic import RecordedRestic
 from tests.support.site_backups import Backed, open_backed
 

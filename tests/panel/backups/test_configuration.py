@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accepted import is_denied
 from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables
 from svc_actors.panel.backups import Places
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS
+from svc_webhost.accepted import is_denied
 from tests.support.certificates import self_signed
 from tests.support.panel_sites import site_row
 from tests.support.restic import RecordedRestic

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from svc_actors.errors import ErrorCode
-from svc_actors.host.restic import StalledError
+from svc_common.errors import ErrorCode
+from svc_webhost.restic import StalledError
 from tests.panel.backups.test_targets import BUCKET
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed

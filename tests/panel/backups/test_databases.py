@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.databases import DatabaseError, DatabaseName, EngineKind
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.tree_switch import switch
 from svc_actors.panel.backups import ConfigurationRestore, Places
+from svc_common.errors import unavailable
+from svc_webhost.databases import DatabaseError, DatabaseName, EngineKind
+from svc_webhost.folders import HostFolders
+from svc_webhost.tree_switch import switch
 from tests.support.recorded_databases import RecordedDatabases, undisturbed
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.databases import DatabaseName, EngineKind
 from svc_actors.panel.backups.drill_records import end_drill
 from svc_actors.panel.jobs import INTERRUPTED, JobStatus, get_job
+from svc_common.errors import ServiceError, unavailable
+from svc_webhost.databases import DatabaseName, EngineKind
 from tests.support.recorded_databases import RecordedDatabases
 from tests.support.restic import RecordedRestic
 from tests.support.site_backups import Backed

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.confined import kernel
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.tree_switch import switch
 from svc_actors.panel.backups import Places
 from svc_actors.panel.backups.places import SPARE_BYTES
+from svc_webhost.confined import kernel
+from svc_webhost.folders import HostFolders
+from svc_webhost.tree_switch import switch
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 from tests.support.site_files import give

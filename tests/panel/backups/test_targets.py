@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from svc.panel import backup_targets
-from svc_actors.host.accounts import AccountError
+from svc.panel.backups import targets as backup_targets
 from svc_actors.panel.backups import Places
+from svc_webhost.accounts import AccountError
 from tests.support.panel_sites import RecordedAccounts, nothing
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed

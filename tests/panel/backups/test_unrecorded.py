@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.host.restic import Snapshot
 from svc_actors.panel.backups.unrecorded import Recorded, judge
+from svc_webhost.restic import Snapshot
 from tests.panel.backups.test_copies import bucket_of
 from tests.panel.backups.test_targets import BUCKET
 from tests.support.restic import RecordedRestic, failing

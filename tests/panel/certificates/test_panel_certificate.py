@@ -13,8 +13,8 @@ from cryptography import x509
 
 from svc.panel.loops import PanelLoop
 from svc_actors.certificates import AcmeSettings, names_of
-from svc_actors.host.folders import HostFolders
 from svc_actors.store import Database
+from svc_webhost.folders import HostFolders
 from tests.support.acme_authority import DIRECTORY, FakeAuthority
 from tests.support.certificates import self_signed
 from tests.support.panel import open_panel, recorded_host

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from svc_actors.certificates import AcmeSettings
-from svc_actors.errors import ServiceError
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from tests.support.acme_authority import DIRECTORY, FakeAuthority, thumbprint
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client

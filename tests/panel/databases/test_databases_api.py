@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from svc_actors.host.databases import Access, DatabaseError, EngineKind
 from svc_actors.store import Database
+from svc_webhost.databases import Access, DatabaseError, EngineKind
 from tests.panel.databases.world import world_of
 from tests.support.panel import open_panel
 from tests.support.recorded_databases import undisturbed

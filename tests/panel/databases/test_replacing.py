@@ -12,14 +12,14 @@ import pytest
 import trio
 
 import svc_actors
-from svc_actors.errors import unavailable
-from svc_actors.host.databases import DatabaseError, EngineKind
 from svc_actors.panel.backups import Places
 from svc_actors.panel.databases import transfers
 from svc_actors.panel.jobs import Job, NewJob, ProgramFailed, enqueue
 from svc_actors.store import Database, Transaction
-from tests.host.confined.test_sql_look import CUT, NONE
+from svc_common.errors import unavailable
+from svc_webhost.databases import DatabaseError, EngineKind
 from tests.panel.databases.world import World, world_of
+from tests.webhost.confined.test_sql_look import CUT, NONE
 
 BEFORE = "CREATE TABLE orders (id int);"
 WRONG = {

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from svc_actors.host.databases import CONNECTIONS, Connections, EngineKind, Session, UserName
 from svc_actors.panel.databases import agreeing, changes
 from svc_actors.store import Database
+from svc_webhost.databases import CONNECTIONS, Connections, EngineKind, Session, UserName
 from tests.panel.databases.world import World, world_of
 from tests.support.panel_sites import site_row
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.databases import DatabaseError, SiteFile
 from svc_actors.store import Database
+from svc_webhost.databases import DatabaseError, SiteFile
 from tests.panel.databases.world import world_of
 
 

@@ -13,8 +13,8 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc_actors.host.databases import EngineKind
 from svc_actors.store import Database
+from svc_webhost.databases import EngineKind
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.panel_sites import site_row

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from svc_actors.host.knot import Authority, KnotError, RecordData, ResourceRecord, Zone
-from svc_actors.host.knot.configuration import zone_configuration
-from svc_actors.host.knot.control import Decoder, Item, Unit, UnitType, encoded
-from svc_actors.host.knot.data import split_text
-from svc_actors.host.knot.names import host_name, is_within, to_ascii
-from svc_actors.host.knot.zone import Served, difference, mailbox, next_serial
+from svc_webhost.knot import Authority, KnotError, RecordData, ResourceRecord, Zone
+from svc_webhost.knot.configuration import zone_configuration
+from svc_webhost.knot.control import Decoder, Item, Unit, UnitType, encoded
+from svc_webhost.knot.data import split_text
+from svc_webhost.knot.names import host_name, is_within, to_ascii
+from svc_webhost.knot.zone import Served, difference, mailbox, next_serial
 
 DATA: TypeAdapter[RecordData] = TypeAdapter(RecordData)
 AUTHORITY = Authority(("ns1.panel.test",), "hostmaster@panel.test")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.errors import ServiceError
-from svc_actors.host.knot import Agreement, KnotAway, KnotError, Zone
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
+from svc_webhost.knot import Agreement, KnotAway, KnotError, Zone
 from tests.panel.dns.zones import A, World, dns_world
 from tests.support.dns import RecordedNameServer
 from tests.support.panel import open_panel, recorded_host

@@ -13,9 +13,9 @@ from uuid import UUID
 import httpx
 import pytest
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined_client import SiteFolder
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined_client import SiteFolder
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.site_files import site_folder

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from svc.panel.catalogue import panel_registry
-from svc_actors.host.confined_client import ConfinedFiles
+from svc_webhost.confined_client import ConfinedFiles
 from tests.panel.files.conftest import Files, Program, a_site
 from tests.support.site_files import give
 

@@ -13,8 +13,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from svc_actors.host.confined.protocol import FreeSpace
-from svc_actors.host.confined_client import Answer, ConfinedFiles
+from svc_webhost.confined.protocol import FreeSpace
+from svc_webhost.confined_client import Answer, ConfinedFiles
 from tests.panel.files.conftest import Files
 from tests.support.site_files import give
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from svc_actors.host.databases import EngineKind, Session
-from svc_actors.host.site_use import SiteUse
 from svc_actors.panel.health import CheckName, HealthStatus
+from svc_webhost.databases import EngineKind, Session
+from svc_webhost.site_use import SiteUse
 from tests.panel.health.world import World
 from tests.support.recorded_databases import RecordedDatabases
 

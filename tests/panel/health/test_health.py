@@ -10,14 +10,14 @@ from socket import AF_INET, AF_INET6, create_connection, socket
 
 import pytest
 
-from svc_actors.errors import unavailable
-from svc_actors.host.knot import KnotError
-from svc_actors.host.launcher import Service, ServiceName
-from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.records import Finding
 from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_webhost.knot import KnotError
+from svc_webhost.launcher import Service, ServiceName
+from svc_webhost.vitals import SystemVitals
 from tests.panel.health.world import RESTING, World
 
 OK, WARNING, CRITICAL = HealthStatus.OK, HealthStatus.WARNING, HealthStatus.CRITICAL

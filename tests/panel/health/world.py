@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
-from svc_actors.host.site_runtime import service_name
 from svc_actors.panel.databases.agreeing import SiteDatabases
 from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.launcher import Service, ServiceName, ServiceStatus
+from svc_webhost.site_runtime import service_name
 from tests.support.dns import RecordedNameServer
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, RecordedLauncher, RecordedVitals, open_panel, recorded_host

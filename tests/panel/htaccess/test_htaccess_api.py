@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined.judge import MOST_LINES
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined.judge import MOST_LINES
 from tests.support.panel import open_panel
 from tests.support.site_files import give, site_folder
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from svc_actors.host.archives.extensions import extension_names
-from svc_actors.host.databases import DatabaseName
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_webhost.archives.extensions import extension_names
+from svc_webhost.databases import DatabaseName
 from tests.panel.imports.test_verification import Host, hosts
 from tests.panel.imports.world import FolderAccounts, World
 from tests.support import foreign_archives as foreign

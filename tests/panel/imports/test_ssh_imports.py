@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.confined_client import SiteFolder
 from svc_actors.panel.imports.foreign_hosts import HostKey, Remote, Secrets, order_of
 from svc_actors.panel.jobs import JobRun
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_webhost.confined_client import SiteFolder
 from tests.panel.imports.world import FolderAccounts, World, world_of
 from tests.support import foreign_archives as foreign
 from tests.support.foreign_archives import DATABASE, MAIN

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.accepted import is_denied
-from svc_actors.host.confined.protocol import Delete, FileRequest, JudgeHtaccess, PlaceImported
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.nginx import Php, WordPress
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_webhost.accepted import is_denied
+from svc_webhost.confined.protocol import Delete, FileRequest, JudgeHtaccess, PlaceImported
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.nginx import Php, WordPress
 from tests.panel.imports.test_applying import FORMATS
 from tests.panel.imports.world import World, world_of
 from tests.support import foreign_archives as foreign

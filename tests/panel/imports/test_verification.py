@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.confined.pages import paths_of_sitemap, similarity
-from svc_actors.host.confined_client import SiteFolder
 from svc_actors.panel.imports import verifying
 from svc_actors.panel.imports.comparing import Answer, difference, difference_of_pages
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_webhost.confined.pages import paths_of_sitemap, similarity
+from svc_webhost.confined_client import SiteFolder
 from tests.panel.imports.world import FolderAccounts
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from svc.service.panel.host import Host
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases import EngineKind
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.databases import EngineKind
 from tests.support.dns import RecordedNameServer
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from svc_actors.errors import conflict
 from svc_actors.panel.jobs import JobClass, JobRun
 from svc_actors.store import Database
+from svc_common.errors import conflict
 from tests.panel.jobs.work import Held, Steps, ended, nothing, queue
 from tests.support.panel import PanelHarness, open_panel
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.errors import ErrorCode
 from svc_actors.panel.jobs import INTERRUPTED, JobRun, JobStatus, get_job, read_lines
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode
 from tests.panel.jobs.work import Held, Steps, ended, nothing, open_jobs, queue, states
 
 DETACHED = """
@@ -209,7 +209,7 @@ while True: time.sleep(1)
 
 CORE = """
 import sys, trio
-from svc_actors.host.programs import Program, run_program
+from svc_webhost.programs import Program, run_program
 
 async def take(lines):
     print(*lines, flush=True)

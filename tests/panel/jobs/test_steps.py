@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import trio
 
-from svc_actors.errors import ErrorCode, conflict, unavailable
 from svc_actors.panel.jobs import JobRun, JobStatus, read_lines, steps_of
 from svc_actors.runtime import MailboxFull
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, conflict, unavailable
 from tests.panel.jobs.work import Held, Steps, Told, ended, nothing, open_jobs, queue, states
 
 

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from svc.cli.failures import Failure
 from svc.cli.panel.options import panel_options
 from svc.panel.config import PanelConfig
-from svc_actors.host.accounts import SiteAccount
 from svc_actors.panel.licensing import SIGNED_AS
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.log_writer import LARGEST
-from svc_actors.host.nginx import Generations, Ports
-from svc_actors.host.nginx.logs import rotate
+from svc_webhost.folders import HostFolders
+from svc_webhost.log_writer import LARGEST
+from svc_webhost.nginx import Generations, Ports
+from svc_webhost.nginx.logs import rotate
 from tests.support.panel import RecordedLauncher
 
 

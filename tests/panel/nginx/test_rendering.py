@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from svc_actors.host.accepted import is_denied
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx import (
+from svc_webhost.accepted import is_denied
+from svc_webhost.folders import HostFolders
+from svc_webhost.nginx import (
     App,
     Certificate,
     Domain,
@@ -34,8 +34,8 @@ from svc_actors.host.nginx import (
     Suspended,
     WordPress,
 )
-from svc_actors.host.nginx.model import DeniedPattern, ProtectedPlace
-from svc_actors.host.nginx.render import render_main, render_site
+from svc_webhost.nginx.model import DeniedPattern, ProtectedPlace
+from svc_webhost.nginx.render import render_main, render_site
 
 FOLDERS = HostFolders(Path("/srv/panel"))
 PORTS = Ports()

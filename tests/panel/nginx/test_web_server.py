@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.host.nginx import NginxError, SiteServer, Suspended
 from svc_actors.panel.web_server import WebServer
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
+from svc_webhost.nginx import NginxError, SiteServer, Suspended
 from tests.support.served import RecordedServing
 
 

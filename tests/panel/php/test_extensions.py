@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from svc_actors.host.php import Extension
-from svc_actors.host.php.extensions import ExtensionState, states
+from svc_webhost.php import Extension
+from svc_webhost.php.extensions import ExtensionState, states
 from tests.panel.sites.world import World
 from tests.support.panel_php import RecordedExtensions, RecordedPhp
 

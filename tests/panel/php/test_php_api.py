@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.launcher import Limits
-from svc_actors.host.nginx import Php, Suspended
-from svc_actors.host.php import Pool, socket_of
-from svc_actors.host.site_runtime import site_group
 from svc_actors.panel.sites import programs
 from svc_actors.panel.sites.resuming import resume_sites
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.launcher import Limits
+from svc_webhost.nginx import Php, Suspended
+from svc_webhost.php import Pool, socket_of
+from svc_webhost.site_runtime import site_group
 from tests.panel.sites.world import World, world_of
 from tests.support.panel import RecordedLauncher
 from tests.support.panel_php import RecordedPhp

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError, Limits, Service, ServiceName, ServiceStatus
-from svc_actors.host.php import (
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import LauncherError, Limits, Service, ServiceName, ServiceStatus
+from svc_webhost.php import (
     ErrorReporting,
     PhpError,
     PhpMasters,
@@ -24,8 +24,8 @@ from svc_actors.host.php import (
     render_pool,
     socket_of,
 )
-from svc_actors.host.php.pool import configuration_of
-from svc_actors.host.site_runtime import service_name
+from svc_webhost.php.pool import configuration_of
+from svc_webhost.site_runtime import service_name
 from tests.support.panel import RecordedLauncher
 
 FOLDERS = HostFolders(Path("/var/lib/svc/panel"))
@@ -68,8 +68,8 @@ async def test_a_start_for_which_the_disk_has_no_room_is_an_error_of_php(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("svc_actors.host.php.masters.program", lambda _: Path("/bin/true"))
-    monkeypatch.setattr("svc_actors.host.php.masters._prepare", full)
+    monkeypatch.setattr("svc_webhost.php.masters.program", lambda _: Path("/bin/true"))
+    monkeypatch.setattr("svc_webhost.php.masters._prepare", full)
     with pytest.raises(PhpError, match="No space left on device"):
         await PhpMasters(HostFolders(tmp_path), RecordedLauncher()).start(POOL)
 
@@ -89,7 +89,7 @@ async def test_a_master_that_does_not_come_to_rest_keeps_no_other_awake(
                 raise LauncherError("systemctl stop failed: no answer in time.")
             rested.append(name)
 
-    monkeypatch.setattr("svc_actors.host.php.masters._asked", lambda _: 7)
+    monkeypatch.setattr("svc_webhost.php.masters._asked", lambda _: 7)
     masters = PhpMasters(HostFolders(tmp_path), Hanging())
     await masters.rest_idle(0)
 
@@ -111,7 +111,7 @@ async def test_a_launcher_that_neither_starts_nor_stops_php_is_an_error_of_php(
         async def stop(self, name: ServiceName) -> None:
             raise LauncherError("systemctl stop failed: no answer in time.")
 
-    monkeypatch.setattr("svc_actors.host.php.masters.program", lambda _: Path("/bin/true"))
+    monkeypatch.setattr("svc_webhost.php.masters.program", lambda _: Path("/bin/true"))
     with pytest.raises(PhpError, match="systemctl start failed"):
         await PhpMasters(HostFolders(tmp_path), Hanging()).start(POOL)
 

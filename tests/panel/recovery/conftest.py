@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.accounts import SiteAccount
+from svc_webhost.accounts import SiteAccount
 from tests.conftest import Cluster
 from tests.support.lost_server import Hosting
 from tests.support.restic import RecordedRestic

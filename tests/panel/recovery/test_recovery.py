@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.errors import unavailable
 from svc_actors.panel.recovery import staged
 from svc_actors.store.marks import FILE
+from svc_common.errors import unavailable
 from tests.support.harness import PASSWORD
 from tests.support.lost_server import Hosting, Server
 from tests.support.restic import RecordedRestic, failing

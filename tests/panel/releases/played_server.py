@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc_actors.host.releases.layout import Ports, Releases, Trial
-from svc_actors.host.releases.switch import Core, Switch
+from svc_webhost.releases.layout import Ports, Releases, Trial
+from svc_webhost.releases.switch import Core, Switch
 
 GOOD, NEW = "1.0.0-" + 12 * "a", "1.1.0-" + 12 * "b"
 SITES = ("a.example.com", "b.example.com", "down.example.com")

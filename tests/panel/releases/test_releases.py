@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.releases.layout import Outcome
 from svc_actors.panel.releases.manifest import FILE, ReleaseError
 from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.releases.watch import ReleaseWatch
 from svc_actors.panel.releases.work import STEPS
 from svc_actors.store import Database
+from svc_webhost.releases.layout import Outcome
 from tests.panel.releases.world import World, opened
 from tests.support.own_releases import RUNNING
 from tests.support.panel import open_panel, recorded_host

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from svc_actors.host.releases import layout
-from svc_actors.host.releases.layout import PACKAGE
-from svc_actors.host.releases.switch import PATIENCE, STEADY_SECONDS
+from svc_webhost.releases import layout
+from svc_webhost.releases.layout import PACKAGE
+from svc_webhost.releases.switch import PATIENCE, STEADY_SECONDS
 from tests.panel.releases.played_server import GOOD, NEW, Behaviour, PowerCut, Tried, tried
 
 

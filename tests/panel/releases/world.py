@@ -11,11 +11,11 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from svc_actors.host.releases.layout import Releases
 from svc_actors.panel.releases.manifest import FILE, Manifest, signed
 from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.releases.watch import ALERT, ReleaseWatch
 from svc_actors.store import Database
+from svc_webhost.releases.layout import Releases
 from tests.support.harness import Client
 from tests.support.own_releases import MAKER, release_tree
 from tests.support.panel import PanelHarness, open_panel, recorded_host

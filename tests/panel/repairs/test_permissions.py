@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host import accounts
-from svc_actors.host.accounts import SystemAccounts
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.repairs import CheckState, Diagnosis, Repair
 from svc_actors.panel.repairs.permissions import Permissions
+from svc_webhost import accounts
+from svc_webhost.accounts import SystemAccounts
+from svc_webhost.folders import HostFolders
 from tests.panel.repairs.test_turns import ADA, Well, site_of
 
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.host.databases import DatabaseError, DatabaseName, EngineKind
-from svc_actors.host.site_rights import WrongRights
 from svc_actors.panel.repairs import Repair
 from svc_actors.store import Database
+from svc_webhost.databases import DatabaseError, DatabaseName, EngineKind
+from svc_webhost.site_rights import WrongRights
 from tests.panel.sites.world import World, world_of
 from tests.support.dns import RecordedNameServer
 from tests.support.harness import Client

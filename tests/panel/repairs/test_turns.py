@@ -10,12 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.host.launcher import Limits
 from svc_actors.panel.repairs import Diagnosis, Finding, Repair
 from svc_actors.panel.repairs import diagnosis as diagnosis_module
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus, SiteType
+from svc_common.errors import ErrorCode, ServiceError
+from svc_webhost.launcher import Limits
 
 ADA, BOB = uuid4(), uuid4()
 

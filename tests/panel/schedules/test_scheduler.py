@@ -10,11 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
 from svc_actors.panel.schedules import scheduler
 from svc_actors.panel.schedules.records import KEPT_RUNS, write_ended, write_started
 from svc_actors.panel.schedules.scheduler import LONGEST_OUTPUT
 from svc_actors.store import Database
+from svc_webhost.site_tasks import SiteScript, SiteVisit, Take
 from tests.panel.schedules.world import BEGIN, Held, ScheduleWorld, open_schedules
 from tests.support.site_tasks import Task
 

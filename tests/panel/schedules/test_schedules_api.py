@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from svc_actors.host.site_tasks import Interpreter, SiteScript
 from svc_actors.panel.schedules.records import MOST_OF_A_SITE
+from svc_webhost.site_tasks import Interpreter, SiteScript
 from tests.panel.schedules.world import ScheduleWorld
 from tests.support.harness import Client
 

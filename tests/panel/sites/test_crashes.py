@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from svc_actors.host.launcher import ServiceName
 from svc_actors.panel.sites.crashes import MANY, ROUND_SECONDS, WINDOW_SECONDS, CrashWatch
 from svc_actors.store import Database
+from svc_webhost.launcher import ServiceName
 from tests.support.panel import PanelHarness, RecordedLauncher, open_panel
 from tests.support.panel_sites import site_row
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from svc_actors.host.accounts import AccountError
-from svc_actors.host.nginx import StaticRoot
 from svc_actors.panel.sites.resuming import resume_sites
+from svc_webhost.accounts import AccountError
+from svc_webhost.nginx import StaticRoot
 from tests.panel.sites.world import World
 from tests.support.harness import Client
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accounts import AccountError
-from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.sites.serving import server_of
+from svc_webhost.accounts import AccountError
+from svc_webhost.nginx import SiteServer
 from tests.panel.sites.world import World
 
 

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc_actors.host.databases import EngineKind, UserName
-from svc_actors.host.wordpress import WordPressError
 from svc_actors.panel.handover import retry_handovers
 from svc_actors.store import Database
+from svc_webhost.databases import EngineKind, UserName
+from svc_webhost.wordpress import WordPressError
 from tests.panel.sites.world import World, world_of
 from tests.panel.wordpress.blogs import databases_of, made, played
 from tests.support.panel import open_panel, recorded_host

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.accounts import AccountError
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
+from svc_webhost.accounts import AccountError
 from tests.panel.sites.world import World, world_of
 from tests.support.panel_sites import site_row
 

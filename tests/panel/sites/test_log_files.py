@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host import log_files
-from svc_actors.host.log_files import BadCursorError, LogPart, read_log
+from svc_webhost import log_files
+from svc_webhost.log_files import BadCursorError, LogPart, read_log
 
 
 def read(log: Path, after: str | None, *, text: str | None = None, most: int = 1000) -> LogPart:

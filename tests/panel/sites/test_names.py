@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
+from svc_common.errors import ErrorCode, ServiceError
 
 
 @pytest.mark.parametrize(

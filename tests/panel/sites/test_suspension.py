@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from svc_actors.host.nginx import StaticRoot, Suspended
+from svc_webhost.nginx import StaticRoot, Suspended
 from tests.panel.sites.world import World
 
 

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.panel.sites.records import read_site
 from svc_actors.panel.sites.serving import server_of
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 from tests.panel.sites.world import world_of
 from tests.support.panel import open_panel
 from tests.support.panel_sites import site_row

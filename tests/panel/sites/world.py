@@ -11,9 +11,9 @@ from uuid import UUID
 
 from svc.panel.loops import PanelLoop
 from svc.service.panel.host import Host
-from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
+from svc_webhost.nginx import SiteServer
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.panel_sites import RecordedAccounts

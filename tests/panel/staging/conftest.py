@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
 from tests.panel.sites.world import World, world_of
 from tests.panel.staging.shops import Shop
 from tests.panel.staging.shops import shop as made_shop

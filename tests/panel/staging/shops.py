@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import httpx
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases import DatabaseError
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.databases import DatabaseError
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import made
 from tests.support.harness import Client

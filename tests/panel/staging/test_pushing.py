@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.site_tasks import Take
 from svc_actors.panel.staging.pushing import look
 from svc_actors.panel.staging.records import pair_of
+from svc_webhost.site_tasks import Take
 from tests.panel.staging.shops import DOMAIN, PUSHED, TABLES, Shop, failing, put
 from tests.support.site_tasks import Task
 

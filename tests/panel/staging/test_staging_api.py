@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 import trio
 
-from svc_actors.host.databases import DatabaseError
-from svc_actors.host.nginx import WordPress
-from svc_actors.host.site_tasks import SiteScript
 from svc_actors.store import Database
+from svc_webhost.databases import DatabaseError
+from svc_webhost.nginx import WordPress
+from svc_webhost.site_tasks import SiteScript
 from tests.panel.staging.shops import COPY, DOMAIN, Shop, home_of, put
 from tests.panel.wordpress.blogs import databases_of
 from tests.support.harness import Client

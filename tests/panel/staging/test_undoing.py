@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.databases import DatabaseError
-from svc_actors.host.site_tasks import Take
 from svc_actors.panel.jobs import JobStatus
 from svc_actors.store import Database
+from svc_webhost.databases import DatabaseError
+from svc_webhost.site_tasks import Take
 from tests.panel.sites.world import world_of
 from tests.panel.staging.shops import DOMAIN, PUSHED, failing, upload
 from tests.panel.staging.shops import shop as made_shop

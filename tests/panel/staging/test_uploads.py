@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from svc_actors.host.site_tasks import Take
-from svc_actors.host.staging import trees
 from svc_actors.panel.staging.undoing import Undoing
+from svc_webhost.site_tasks import Take
+from svc_webhost.staging import trees
 from tests.panel.staging.shops import Shop, home_of, put, upload
 from tests.support.site_tasks import Task
 

@@ -16,14 +16,14 @@ import stripe
 import trio
 
 from svc_actors.certificates import AcmeSettings
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.packages import PackageUpdate
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.records import Finding
 from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.panel.webhooks import WebhookEvent
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.packages import PackageUpdate
 from tests.support.acme_authority import DIRECTORY, FakeAuthority
 from tests.support.harness import Client
 from tests.support.packages import RecordedPackages

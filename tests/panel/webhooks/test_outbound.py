@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.outbound import AddressRefused, Outbound, is_public, networks
 from svc_actors.store import Database
 from svc_actors.webhooks.receivers import ReceiverUrl
 from svc_actors.webhooks.settings import WebhookSettings, webhook_settings
+from svc_common.outbound import AddressRefused, Outbound, is_public, networks
 from tests.support.webhooks import NAME, leads_here, open_webhooks
 
 REFUSED_URLS = [
@@ -162,7 +162,7 @@ async def test_a_scoped_address_is_not_dialled() -> None:
 
 
 async def test_this_server_is_reached_at_the_port_of_its_sites_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc_actors.outbound.is_public", lambda address: True)  # As if it had a public address.
+    monkeypatch.setattr("svc_common.outbound.is_public", lambda address: True)  # As if it had a public address.
     outbound = Outbound(sites_port=443, resolve=leads_here)
 
     assert await outbound.addresses("panel.example", 443) == ["127.0.0.1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from svc_actors.host.databases import EngineKind
+from svc_webhost.databases import EngineKind
 from tests.panel.sites.world import World
 from tests.support.harness import Client
 from tests.support.recorded_databases import RecordedDatabases

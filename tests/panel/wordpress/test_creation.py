@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accounts import AccountError
-from svc_actors.host.databases import Access, DatabaseName, UserName
-from svc_actors.host.nginx import WordPress
-from svc_actors.host.wordpress import WordPressError
-from svc_actors.host.wordpress.configuration import configuration
 from svc_actors.panel.wordpress.cron import WordPressCron
 from svc_actors.store import Database
+from svc_webhost.accounts import AccountError
+from svc_webhost.databases import Access, DatabaseName, UserName
+from svc_webhost.nginx import WordPress
+from svc_webhost.wordpress import WordPressError
+from svc_webhost.wordpress.configuration import configuration
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import creation_of, databases_of, made, order, played
 from tests.support.panel import open_panel, recorded_host

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from svc_actors.host.launcher import Limits
-from svc_actors.host.wordpress import WordPressError
+from svc_webhost.launcher import Limits
+from svc_webhost.wordpress import WordPressError
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import made, order, played
 from tests.support.harness import Client

@@ -13,8 +13,8 @@ from svc.controller.services import Controller
 from svc.service.controller.services import open_services
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.tasks.runner import Ending, ResourceKind, Task, TaskRun, create_task, end_task
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 from tests.support.callers import ADMINISTRATOR
 
 

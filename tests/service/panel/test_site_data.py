@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from svc.service.panel.site_data import look_after_site_data
-from svc_actors.host.databases import EngineKind
+from svc_webhost.databases import EngineKind
 
 
 async def test_each_engine_is_looked_at_by_itself() -> None:

@@ -24,10 +24,10 @@ import dns.message
 import httpx
 import trio
 
-from svc_actors.host.databases import EngineKind
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import ServiceName
-from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_webhost.databases import EngineKind
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import ServiceName
+from svc_webhost.launcher_keeper import KeeperLauncher
 from tests.support.databases import ask
 from tests.support.panel_programs import PanelPrograms, shared_panel_programs
 from tests.support.postgres_server import postmaster

@@ -13,9 +13,9 @@ from typing import Any, Final
 import httpx
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.host.confined_client import SiteFolder
 from svc_actors.panel.certificates.served import Serving, shown_at
+from svc_webhost.accounts import FIRST_UID
+from svc_webhost.confined_client import SiteFolder
 from tests.support.certificates import self_signed
 from tests.support.panel_programs import PanelPrograms
 from tests.support.site_files import give

@@ -18,12 +18,12 @@ from typing import Any
 
 import trio
 
-from svc_actors.host.accounts import FIRST_UID, SystemAccounts
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.sftp import SftpServer, SftpSettings
-from svc_actors.host.sftp.accept import has_signed_in
-from svc_actors.host.sftp.server import MOST_CONNECTIONS, SERVICE, connections
 from svc_actors.store import Database
+from svc_webhost.accounts import FIRST_UID, SystemAccounts
+from svc_webhost.folders import HostFolders
+from svc_webhost.sftp import SftpServer, SftpSettings
+from svc_webhost.sftp.accept import has_signed_in
+from svc_webhost.sftp.server import MOST_CONNECTIONS, SERVICE, connections
 from tests.support import port_taker
 from tests.support.launchers import Place, keeper_place, until
 from tests.support.panel import PanelHarness, open_panel, recorded_host

@@ -11,9 +11,9 @@ from typing import Any
 
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.site_runtime import prepare_shared_sockets
+from svc_webhost.accounts import FIRST_UID
+from svc_webhost.folders import HostFolders
+from svc_webhost.site_runtime import prepare_shared_sockets
 from tests.support.launchers import Place, until
 from tests.support.panel import PanelHarness
 from tests.system.panel.sftp_clients import Clients, access_account

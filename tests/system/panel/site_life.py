@@ -13,9 +13,9 @@ from typing import Any
 
 import trio
 
-from svc_actors.host.accounts import FIRST_UID, SystemAccounts
-from svc_actors.host.folders import HostFolders
 from svc_actors.store import Database
+from svc_webhost.accounts import FIRST_UID, SystemAccounts
+from svc_webhost.folders import HostFolders
 from tests.support.nginx import Sites, nginx_sites
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 

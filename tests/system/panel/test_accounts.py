@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host import accounts
-from svc_actors.host.accounts import SiteAccount, SystemAccounts
-from svc_actors.host.folders import HostFolders
+from svc_webhost import accounts
+from svc_webhost.accounts import SiteAccount, SystemAccounts
+from svc_webhost.folders import HostFolders
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 

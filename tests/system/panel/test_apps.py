@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
 from tests.support.processes import command_lines
 from tests.support.real_apps import AppWorld, open_apps
 

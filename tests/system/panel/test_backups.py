@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.host.databases import Access, DatabaseName, EngineKind, UserName
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.restic import SystemRestic, cell
 from svc_actors.store import Database
+from svc_webhost.accounts import FIRST_UID
+from svc_webhost.databases import Access, DatabaseName, EngineKind, UserName
+from svc_webhost.folders import HostFolders
+from svc_webhost.restic import SystemRestic, cell
 from tests.support.databases import engines_in, engines_of_a_module
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.site_backups import Backed, open_backed

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.databases import (
+from svc_webhost.databases import (
     Access,
     DatabaseError,
     DatabaseName,
@@ -21,9 +21,9 @@ from svc_actors.host.databases import (
     database_name,
     user_name,
 )
-from svc_actors.host.mariadb import MariaDb
-from svc_actors.host.mariadb.tables import MariaDbTables
-from svc_actors.host.postgres import superuser
+from svc_webhost.mariadb import MariaDb
+from svc_webhost.mariadb.tables import MariaDbTables
+from svc_webhost.postgres import superuser
 from tests.support.database_attacks import (
     ACCOUNT,
     MARIADB,

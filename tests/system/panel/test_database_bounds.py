@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.databases import (
+from svc_webhost.databases import (
     DatabaseError,
     user_name,
 )
-from svc_actors.host.databases.memory import SHARE_BYTES
-from svc_actors.host.mariadb import MariaDb, memory_tables
-from svc_actors.host.mariadb import server as mariadb_server
-from svc_actors.host.mariadb.tables import MariaDbTables
-from svc_actors.host.postgres import Postgres
-from svc_actors.host.postgres import server as postgres_server
+from svc_webhost.databases.memory import SHARE_BYTES
+from svc_webhost.mariadb import MariaDb, memory_tables
+from svc_webhost.mariadb import server as mariadb_server
+from svc_webhost.mariadb.tables import MariaDbTables
+from svc_webhost.postgres import Postgres
+from svc_webhost.postgres import server as postgres_server
 from tests.support.database_attacks import (
     MARIADB,
     POSTGRESQL,

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases import (
+from svc_actors.panel.backups import Places
+from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.databases import (
     CONNECTIONS,
     Access,
     DatabaseName,
@@ -29,9 +31,7 @@ from svc_actors.host.databases import (
     transfer,
     user_name,
 )
-from svc_actors.host.folders import HostFolders
-from svc_actors.panel.backups import Places
-from svc_actors.store import Database
+from svc_webhost.folders import HostFolders
 from tests.support.databases import Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
 from tests.support.restic import RecordedRestic
 from tests.support.site_backups import open_backed
@@ -191,7 +191,7 @@ async def test_a_dump_is_loaded_by_code_that_lies_where_no_site_sees(
     shutil.copytree(transfer._PACKAGE, code, ignore=shutil.ignore_patterns("__pycache__"))
     code.parent.chmod(0o700)
     monkeypatch.setattr(transfer, "_PACKAGE", code)
-    monkeypatch.setattr(transfer, "_SQL", code / transfer._SQL.relative_to(transfer._SQL.parents[2]))
+    monkeypatch.setattr(transfer, "_SQL", code / transfer._SQL.relative_to(transfer._SQL.parents[1]))
     database, user, password = await made(engines, kind)
 
     await engines.servers[kind].load(database, dumped(home, TABLE), ACCOUNT, Ran())

@@ -21,11 +21,11 @@ import pytest
 import trio
 from uv import find_uv_bin
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.outbound import networks
 from svc_actors.panel.apps import deploying
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_common.outbound import networks
+from svc_webhost.accounts import SiteAccount
 from tests.support.certificates import self_signed
 from tests.support.figures import report_figure
 from tests.support.git_server import GitServer, git_server

@@ -11,10 +11,10 @@ import pytest
 import trio
 from pydantic import TypeAdapter
 
-from svc_actors.host.delegation import DelegationError, ParentServers
-from svc_actors.host.knot import Authority, RecordData, ResourceRecord, Zone
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
+from svc_webhost.delegation import DelegationError, ParentServers
+from svc_webhost.knot import Authority, RecordData, ResourceRecord, Zone
 from tests.support.knot import RealKnot, knotc, real_knot
 from tests.support.panel import open_panel, recorded_host
 from tests.support.panel_sites import site_row

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from svc_actors.host.launcher import ServiceName
+from svc_webhost.launcher import ServiceName
 from tests.support.figures import report_figure
 from tests.system.panel.drills import APP, CHANGE, PAGE, PHP, POLL, DrilledPanel, drilled_panel
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.databases import EngineKind
+from svc_webhost.databases import EngineKind
 from tests.support.databases import Answer, ask
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
+from svc_webhost.accounts import FIRST_UID
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.small_disk import SmallDisk, small_disk
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.databases import EngineKind
-from svc_actors.host.launcher import Launcher, ServiceName, ServiceStatus
-from svc_actors.host.nginx.program import NGINX
-from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import CheckName
 from svc_actors.panel.health import checks as checks_module
 from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks, Levels
 from svc_actors.panel.health.watch import BETTER_LOOKS, WORSE_LOOKS, HealthWatch
 from svc_actors.store import Database
+from svc_webhost.databases import EngineKind
+from svc_webhost.launcher import Launcher, ServiceName, ServiceStatus
+from svc_webhost.nginx.program import NGINX
+from svc_webhost.vitals import SystemVitals
 from tests.support.databases import SERVICES, Engines, engines_in, engines_of_a_module
 from tests.support.knot import RealKnot, real_knot
 from tests.support.nginx import Sites, nginx_sites

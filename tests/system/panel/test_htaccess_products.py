@@ -15,8 +15,8 @@ from typing import Final
 
 import pytest
 
-from svc_actors.host.apache.htaccess import Directive
-from svc_actors.host.htaccess.judging import Judged
+from svc_webhost.apache.htaccess import Directive
+from svc_webhost.htaccess.judging import Judged
 from tests.support.figures import report_figure
 from tests.support.htaccess_oracle import Case, Compared, Difference, ask_both, compare, corpus, domain_of
 from tests.support.nginx import FIRST, nginx_sites

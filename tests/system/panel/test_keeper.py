@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.keeper.__main__ import ANOTHER
-from svc_actors.host.launcher import GroupName, LauncherError, Limits, Service, ServiceName
-from svc_actors.host.launcher_keeper import PROGRAM
-from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import busiest
 from svc_actors.store import Database
+from svc_webhost.folders import HostFolders
+from svc_webhost.keeper.__main__ import ANOTHER
+from svc_webhost.launcher import GroupName, LauncherError, Limits, Service, ServiceName
+from svc_webhost.launcher_keeper import PROGRAM
+from svc_webhost.vitals import SystemVitals
 from tests.support.launchers import PYTHON, Place, keeper_place, until, written
 from tests.support.panel import open_panel, recorded_host
 
@@ -183,9 +183,9 @@ async def test_killing_the_core_with_all_its_group_changes_nothing(place: Place)
     core = f"""
 import trio
 from pathlib import Path
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Service, ServiceName
-from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import Service, ServiceName
+from svc_webhost.launcher_keeper import KeeperLauncher
 
 async def main():
     launcher = KeeperLauncher(HostFolders(Path({str(place.folder)!r})))

@@ -17,8 +17,8 @@ import trio
 from dns.rdtypes.ANY.TXT import TXT
 from pydantic import TypeAdapter
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.knot import (
+from svc_webhost.folders import HostFolders
+from svc_webhost.knot import (
     Authority,
     KnotAway,
     KnotError,
@@ -28,8 +28,8 @@ from svc_actors.host.knot import (
     ResourceRecord,
     Zone,
 )
-from svc_actors.host.knot.control import conversation
-from svc_actors.host.knot.server import SERVICE
+from svc_webhost.knot.control import conversation
+from svc_webhost.knot.server import SERVICE
 from tests.support.figures import report_figure
 from tests.support.knot import knotc, real_knot
 from tests.support.launchers import keeper_place

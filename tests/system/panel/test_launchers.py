@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import GroupName, LauncherError, Limits, ListeningPort, ServiceName, ServiceStatus
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.launcher_systemd import SystemdLauncher
-from svc_actors.host.launchers import launcher_of
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import GroupName, LauncherError, Limits, ListeningPort, ServiceName, ServiceStatus
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.launcher_systemd import SystemdLauncher
+from svc_webhost.launchers import launcher_of
 from tests.support.launchers import PYTHON, Place, keeper_place, systemd_place, until, written
 from tests.support.stack import free_port
 from tests.support.systemd_root import SMALL, SystemdRoot, systemd_root

@@ -17,10 +17,10 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.crypt import hash_random_password
-from svc_actors.host.log_writer import KEPT, LARGEST
-from svc_actors.host.nginx import App, Login, PathRedirect, Php, ProtectedPath, Proxy, Suspended
-from svc_actors.host.nginx.render import SCHEDULED_AGENT
+from svc_webhost.crypt import hash_random_password
+from svc_webhost.log_writer import KEPT, LARGEST
+from svc_webhost.nginx import App, Login, PathRedirect, Php, ProtectedPath, Proxy, Suspended
+from svc_webhost.nginx.render import SCHEDULED_AGENT
 from tests.support.launchers import written
 from tests.support.nginx import Sites, nginx_sites
 

@@ -13,12 +13,12 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError
-from svc_actors.host.log_writer import LARGEST
-from svc_actors.host.nginx import Certificate, NginxError, SiteServer, program
 from svc_actors.panel.web_server import WebServer
 from svc_actors.store import Database
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import LauncherError
+from svc_webhost.log_writer import LARGEST
+from svc_webhost.nginx import Certificate, NginxError, SiteServer, program
 from tests.support.launchers import until
 from tests.support.nginx import FIRST, Sites, nginx_sites
 from tests.support.nginx_killed import STEPS
@@ -190,7 +190,7 @@ async def test_a_full_disk_changes_nothing(nginx: Sites, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("svc_actors.host.nginx.tree.sync_folder", full)
+    monkeypatch.setattr("svc_webhost.nginx.tree.sync_folder", full)
     with pytest.raises(NginxError, match="No space left on device"):
         await nginx.generations.apply({1050: nginx.site(1050)})
     monkeypatch.undo()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.nginx import Generations, program
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.nginx import Generations, program
 from tests.support.launchers import until
 from tests.support.nginx import Sites, nginx_sites
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.web_server import WebServer
 from svc_actors.store import Database
+from svc_webhost.nginx import SiteServer
 from tests.support.nginx import FIRST, Sites, nginx_sites
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

@@ -16,12 +16,12 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.crypt import hash_visitors_password
-from svc_actors.host.nginx import Login, Php, ProtectedPath, visitors
-from svc_actors.host.nginx.visitors import LARGE_BODIES
-from svc_actors.host.postgres.sessions import children
-from svc_actors.host.visitors import AT_ONCE, METADATA, TABLE, NftBound, ruleset
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.crypt import hash_visitors_password
+from svc_webhost.nginx import Login, Php, ProtectedPath, visitors
+from svc_webhost.nginx.visitors import LARGE_BODIES
+from svc_webhost.postgres.sessions import children
+from svc_webhost.visitors import AT_ONCE, METADATA, TABLE, NftBound, ruleset
 from tests.support.apache import accepting, php_fpm
 from tests.support.nginx import Sites, nginx_sites
 

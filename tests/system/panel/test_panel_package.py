@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
-from svc_actors.host.accounts import FIRST_UID
 from svc_actors.store import Component, known_migrations
+from svc_webhost.accounts import FIRST_UID
 from tests.support.debian_updates import offer_updates
 from tests.support.package import packages
 from tests.support.panel_on_systemd import InstalledPanel
@@ -24,9 +24,7 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 CORE, WEB, KNOT = "svc-panel-core.service", "svc-panel-web.service", "svc-host-knot.service"
 DOCUMENT = ("curl", "-fsSk", "https://127.0.0.1:7443/api/v1/openapi.json")
-SWITCH = (
-    "/usr/bin/python3 -I -S /usr/lib/svc/panel/svc_actors/host/releases/__main__.py /opt/svc-panel /usr/lib/svc/panel"
-)
+SWITCH = "/usr/bin/python3 -I -S /usr/lib/svc/panel/svc_webhost/releases/__main__.py /opt/svc-panel /usr/lib/svc/panel"
 CONTROL = Path(__file__).resolve().parents[3] / "tools" / "packages" / "panel" / "control"
 ADA = "ada@example.com"
 APPLICATION = """

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
+from svc_webhost.accounts import FIRST_UID
 from tests.support.panel_programs import PanelPrograms, shared_panel_programs
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.php import PhpMasters, Pool
-from svc_actors.host.php.fastcgi import ask
-from svc_actors.host.php.pool import socket_of
-from svc_actors.host.site_runtime import prepare_shared_sockets
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.folders import HostFolders
+from svc_webhost.php import PhpMasters, Pool
+from svc_webhost.php.fastcgi import ask
+from svc_webhost.php.pool import socket_of
+from svc_webhost.site_runtime import prepare_shared_sockets
 from tests.support.launchers import Place, keeper_place, until
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

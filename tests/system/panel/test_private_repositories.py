@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.outbound import networks
 from svc_actors.panel.imports.foreign_hosts import SystemForeignHosts
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
+from svc_common.outbound import networks
 from tests.support.git_server import GitServer, bare_repository
 from tests.support.processes import command_lines
 from tests.support.real_apps import AppWorld, open_apps

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.errors import ServiceError
-from svc_actors.host.restic import Repository, SystemRestic
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.recovery.remote import Programs
+from svc_common.errors import ServiceError
+from svc_webhost.restic import Repository, SystemRestic
 from tests.support.figures import report_figure
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.system.panel.lost_sites import (

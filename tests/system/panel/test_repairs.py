@@ -14,8 +14,8 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
-from svc_actors.host.databases import EngineKind
+from svc_webhost.accounts import FIRST_UID
+from svc_webhost.databases import EngineKind
 from tests.support.certificates import self_signed
 from tests.support.databases import ask
 from tests.support.panel_programs import PanelPrograms, shared_panel_programs

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.host.restic import SystemRestic, driver
 from svc_actors.store import Database
+from svc_webhost.restic import SystemRestic, driver
 from tests.support.s3 import BUCKET, S3, shared_s3
 from tests.support.site_backups import Backed, open_backed
 from tests.support.site_files import give

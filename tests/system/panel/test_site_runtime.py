@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined import enter_site
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits, ServiceName
-from svc_actors.host.programs import Program, run_program
-from svc_actors.host.site_runtime import (
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined import enter_site
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import Limits, ServiceName
+from svc_webhost.programs import Program, run_program
+from svc_webhost.site_runtime import (
     SiteCommands,
     prepare_shared_sockets,
     programs_of,

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits
-from svc_actors.host.launcher_keeper import KeeperLauncher
-from svc_actors.host.site_runtime import prepare_shared_sockets, site_service
-from svc_actors.host.site_tasks import HostTasks, Interpreter, SiteScript
-from svc_actors.host.site_use import site_uses
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import Limits
+from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.site_runtime import prepare_shared_sockets, site_service
+from svc_webhost.site_tasks import HostTasks, Interpreter, SiteScript
+from svc_webhost.site_use import site_uses
 from tests.support.launchers import keeper_place, until
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

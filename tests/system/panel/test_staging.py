@@ -18,7 +18,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from svc_actors.host.folders import HostFolders
+from svc_webhost.folders import HostFolders
 from tests.support.figures import report_figure
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 

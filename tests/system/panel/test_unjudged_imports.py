@@ -12,12 +12,12 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.confined.protocol import FileRequest, PlaceImported
-from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.panel.jobs import JobRun
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.confined.protocol import FileRequest, PlaceImported
+from svc_webhost.confined_client import ConfinedFiles
 from tests.panel.imports.world import FolderAccounts, World, world_of
 from tests.support import foreign_archives as foreign
 from tests.support.denied_folders import BLOCKS, DRUPAL, WORDPRESS, secrets_in

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.host.accounts import FIRST_UID
+from svc_webhost.accounts import FIRST_UID
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.pebble import open_pebble
 

@@ -16,8 +16,8 @@ from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.controller.backups.records import At, loss_alert, place_of_task, removal_alert
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
-from svc_actors.errors import not_found, wrong_field
 from svc_actors.store import Caller, Target, Transaction, audit
+from svc_common.errors import not_found, wrong_field
 
 KEPT_AFTER_DELETION: Final = timedelta(days=30)
 

@@ -25,8 +25,8 @@ from svc_actors.controller.machines import platforms
 from svc_actors.controller.machines.admission import require_idle, require_not_in_rescue
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.machines.states import MachineStatus
-from svc_actors.errors import conflict
 from svc_actors.store import Caller, Transaction, audit
+from svc_common.errors import conflict
 
 
 async def start_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> dict[str, object]:

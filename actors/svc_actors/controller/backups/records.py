@@ -13,9 +13,9 @@ from svc_actors.controller.backups import targets
 from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule, own_seconds
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
-from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Queryable, Record, Target, Transaction, audit
+from svc_common.errors import conflict, not_found, not_ready
 from svc_nodeagent.protocol import BackupResult, CheckStatus, CopiedDisk
 
 COPIES: Final = "machine_backups WHERE removed_at IS NULL"

@@ -20,7 +20,6 @@ from pydantic import Field, TypeAdapter
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.backups.temporary_keys import Need, NoTemporaryKeys, Sts, temporary_keys
 from svc_actors.controller.tasks.run import TaskFailed
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetOf, sealed
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
@@ -30,6 +29,7 @@ from svc_actors.store import (
     Transaction,
     UniqueViolationError,
 )
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_nodeagent.aws_signing import Keys
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
 

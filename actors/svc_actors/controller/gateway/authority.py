@@ -33,10 +33,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from svc_actors.controller.gateway.unrecorded import Shown, recognise
-from svc_actors.durable import write_whole
-from svc_actors.errors import not_found, rate_limited, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
+from svc_common.durable import write_whole
+from svc_common.errors import not_found, rate_limited, wrong_field
 from svc_nodeagent.protocol import CONTROLLER_NAME
 
 NODE_LIFETIME: Final = timedelta(days=90)

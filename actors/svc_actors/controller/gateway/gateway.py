@@ -52,9 +52,9 @@ from svc_actors.controller.gateway.operations import (
 )
 from svc_actors.controller.gateway.pacing import ReadingShare
 from svc_actors.controller.gateway.streams import FindFile, Streams
-from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
-from svc_actors.listening import hosts_of
 from svc_actors.tracing import Kind, in_span
+from svc_common.errors import ServiceError, not_found, not_ready, unavailable
+from svc_common.listening import hosts_of
 from svc_nodeagent.protocol import (
     SPOKEN,
     STREAM_ALPN,

@@ -30,8 +30,8 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.tracing import ORIGIN, Kind, Origin
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import (
     PROTOCOL_VERSION,
     Acknowledge,

@@ -13,8 +13,8 @@ from uuid import UUID
 import structlog
 
 from svc_actors.controller.images.files import ImageFiles
-from svc_actors.errors import ServiceError
 from svc_actors.store import Queryable
+from svc_common.errors import ServiceError
 
 EMPTY_DISK: Final = UUID(int=1)
 SIZE_BYTES: Final = 1024 * 1024

@@ -19,8 +19,8 @@ from uuid import UUID, uuid4
 import trio
 
 from svc_actors.controller.tasks.run import TaskRun
-from svc_actors.errors import conflict, not_found, not_ready, unavailable
 from svc_actors.store import Database, Queryable, Record
+from svc_common.errors import conflict, not_found, not_ready, unavailable
 from svc_nodeagent.protocol import (
     CachedImage,
     ControllerSource,

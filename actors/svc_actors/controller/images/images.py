@@ -21,8 +21,7 @@ from svc_actors.controller.images.checksums import NoDigest, find_digest
 from svc_actors.controller.images.files import PULL_TIMEOUT, ImageSources, StoredFile
 from svc_actors.controller.platforms import platform_of
 from svc_actors.controller.tasks.run import TaskFailed
-from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskRun, TaskRunner, create_task
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
+from svc_actors.controller.tasks.runner import LogLevel, ResourceKind, Task, TaskRun, TaskRunner, create_task
 from svc_actors.store import (
     Caller,
     Database,
@@ -34,6 +33,7 @@ from svc_actors.store import (
     audit,
     events,
 )
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
 from svc_nodeagent import outbound
 from svc_nodeagent.protocol import PLAIN, Firmware, OperationResult, Platform, Tpm
 
@@ -248,7 +248,7 @@ class ImageWork:
                         problem = await self._read(run, http, image)
                     if problem is not None:
                         failed.append(image.slug)
-                        await run.log(f"{image.slug}: {problem}; the known digest is kept.", level=Level.WARNING)
+                        await run.log(f"{image.slug}: {problem}; the known digest is kept.", level=LogLevel.WARNING)
                 except ServiceError as error:
                     # Taken out of the nursery by hand, which would wrap it in a group.
                     interrupted.append(error)

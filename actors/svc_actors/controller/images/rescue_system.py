@@ -16,8 +16,8 @@ import trio
 
 from svc_actors.controller.images.files import ImageFiles
 from svc_actors.controller.images.images import CustomImage, add_custom, set_file
-from svc_actors.errors import ServiceError
 from svc_actors.store import Caller, Database, Record, Transaction, service_itself
+from svc_common.errors import ServiceError
 
 SLUG: Final = "rescue"
 _CHUNK_BYTES: Final = 1024 * 1024

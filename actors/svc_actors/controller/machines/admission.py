@@ -15,8 +15,8 @@ from svc_actors.controller.machines.states import (
     refusal_text,
 )
 from svc_actors.controller.tasks.runner import ResourceKind, Task, open_task_of
-from svc_actors.errors import ServiceError, conflict, not_ready, unavailable
 from svc_actors.store import Transaction
+from svc_common.errors import ServiceError, conflict, not_ready, unavailable
 
 
 def moved(vm: MachineRow, order: Order) -> MachineStatus:

@@ -13,8 +13,8 @@ from svc_actors.controller.machines.records import (
 )
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.placement.scheduler import require_room
-from svc_actors.errors import conflict
 from svc_actors.store import Caller, Transaction, UniqueViolationError, audit
+from svc_common.errors import conflict
 
 
 @dataclass(frozen=True)

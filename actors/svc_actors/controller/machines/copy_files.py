@@ -16,8 +16,8 @@ from svc_actors.controller.backups.records import copied_disks
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines import rescue
 from svc_actors.controller.machines.records import MachineRow
-from svc_actors.errors import ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
 from svc_actors.store import Transaction
+from svc_common.errors import ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
 from svc_nodeagent.protocol import MOST_PART_BYTES as MOST_PART_BYTES
 from svc_nodeagent.protocol import (
     CopiedFolder,
@@ -30,8 +30,8 @@ from svc_nodeagent.protocol import (
     path_bytes,
 )
 from svc_nodeagent.protocol import CopiedPart as CopiedPart
+from svc_nodeagent.protocol import CopyVolumeState as CopyVolumeState
 from svc_nodeagent.protocol import EntryKind as EntryKind
-from svc_nodeagent.protocol import VolumeState as VolumeState
 
 OPEN: Final = "vm.files.open"
 COPY: Final = "copy_id"

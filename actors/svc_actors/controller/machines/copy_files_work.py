@@ -11,9 +11,9 @@ from svc_actors.controller.backups.temporary_keys import need_of
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.copy_files import COPY, OPEN, SYSTEM
 from svc_actors.controller.tasks.runner import HostRefused, TaskRun, Work
-from svc_actors.errors import not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import not_found
 from svc_nodeagent.protocol import FailureCode, OperationResult, VmFilesOpen
 
 AtTarget = Callable[[UUID | None, Awaitable[OperationResult]], Awaitable[OperationResult]]

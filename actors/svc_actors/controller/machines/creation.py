@@ -31,7 +31,6 @@ from svc_actors.controller.networking.security_groups import join_groups, usable
 from svc_actors.controller.placement.scheduler import Need, Placement, place
 from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
-from svc_actors.errors import capacity, conflict, not_found, not_ready, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.sizes import disk_text, memory_text
 from svc_actors.store import (
@@ -45,6 +44,7 @@ from svc_actors.store import (
     UniqueViolationError,
     audit,
 )
+from svc_common.errors import capacity, conflict, not_found, not_ready, wrong_field
 from svc_nodeagent.protocol import Platform
 
 MOST: Final = 25

@@ -1,6 +1,6 @@
 """Drain a node in maintenance: each of its machines moves to the emptiest node that can take it, a few at a time.
 
-Level-triggered: each round reads which machines are still on the node, so the drain continues after a restart of the
+LogLevel-triggered: each round reads which machines are still on the node, so the drain continues after a restart of the
 controller, and a machine that was busy in one round gets its turn in the next. One whose move has failed is not tried
 again. The rounds end when one has moved nothing; the machines that stay are named, each with its reason.
 
@@ -25,7 +25,7 @@ from svc_actors.controller.machines.moving import OP as MOVE
 from svc_actors.controller.machines.moving import Move
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.tasks.runner import (
-    Level,
+    LogLevel,
     ResourceKind,
     Task,
     TaskRun,
@@ -35,9 +35,9 @@ from svc_actors.controller.tasks.runner import (
     get_task,
     open_task_of,
 )
-from svc_actors.errors import ServiceError, conflict, not_found
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
+from svc_common.errors import ServiceError, conflict, not_found
 
 OP: Final = "node.drain"
 RESTART: Final = "restart"
@@ -145,7 +145,7 @@ class DrainWork:
             task = await get_task(self._database, task.id) or task
         if task.status is not TaskStatus.SUCCEEDED:
             reason = task.error_message or f"the move was {task.status.value}."
-            await run.log(f"{vm['name']} was not moved: {reason}", level=Level.WARNING)
+            await run.log(f"{vm['name']} was not moved: {reason}", level=LogLevel.WARNING)
             return False
         left = len(await self._database.fetch(_MACHINES, run.task.resource_id))
         total = max(run.task.parameters[_TOTAL], left, 1)

@@ -30,10 +30,10 @@ from svc_actors.controller.gateway.gateway import NodeLost, NodeUnavailable, Ope
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.moving import TARGET
 from svc_actors.controller.machines.spec import machine_spec, network_spec
-from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, Task, TaskRun, TaskRunner
-from svc_actors.errors import ErrorCode, conflict
+from svc_actors.controller.tasks.runner import HostRefused, LogLevel, LostWithNode, Task, TaskRun, TaskRunner
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, conflict
 from svc_nodeagent.protocol import (
     CpuMode,
     DomainState,
@@ -123,7 +123,7 @@ class LiveWork:
                 raise lost
             await run.log(
                 "Its node was declared lost; the other node has all of the machine, which continues there.",
-                level=Level.WARNING,
+                level=LogLevel.WARNING,
             )
             return await self.finish(run)
 
@@ -137,7 +137,7 @@ class LiveWork:
             await run.log(
                 "The other node was declared lost before it said that the guest goes on: the machine is where it was,"
                 " with its disks as they were when it left.",
-                level=Level.WARNING,
+                level=LogLevel.WARNING,
             )
             await self._seen(vm_id, source, word.state, "asked after its other node was lost")
 
@@ -200,7 +200,9 @@ class LiveWork:
                 arrived = LivePlace.ABSENT
             if arrived is LivePlace.ARRIVED and await self._gone_over(run.task):
                 return True
-            await run.log("The other node has lost the guest; it is started on the original node.", level=Level.WARNING)
+            await run.log(
+                "The other node has lost the guest; it is started on the original node.", level=LogLevel.WARNING
+            )
         # HERE: the source has resumed it. LEFT: it is off there, and its desired power has it started again.
         await self._seen(vm_id, source, word.state, "asked after a live move")
         return False
@@ -229,7 +231,7 @@ class LiveWork:
                 # A repeat would get the same answer. Any other failure may pass, and the guest's place must be known.
                 if failure.code in (FailureCode.UNSUPPORTED, FailureCode.NOT_FOUND, FailureCode.INVALID):
                     raise conflict(failure.message, hint=failure.hint) from failure
-                await run.log(failure.message, level=Level.WARNING)
+                await run.log(failure.message, level=LogLevel.WARNING)
             await trio.sleep(_PAUSE_SECONDS)
 
 

@@ -79,10 +79,10 @@ from svc_actors.controller.tasks.runner import (
 )
 from svc_actors.controller.volumes import orders as volume_orders
 from svc_actors.controller.volumes.records import goes_with_machine
-from svc_actors.errors import ServiceError, conflict
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, service_itself
+from svc_common.errors import ServiceError, conflict
 from svc_nodeagent.protocol import DomainState, StateCause
 
 Decide = Callable[[Transaction], Awaitable[None]]

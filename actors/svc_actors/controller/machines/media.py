@@ -16,8 +16,8 @@ from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.tasks.records import Ending, Task
 from svc_actors.controller.tasks.runner import TaskRun, Work
-from svc_actors.errors import conflict, not_found
 from svc_actors.store import Database, Transaction
+from svc_common.errors import conflict, not_found
 from svc_nodeagent.protocol import ImageSpec, OperationResult, VmIso
 
 OP: Final = "vm.iso"

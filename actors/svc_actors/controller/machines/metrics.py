@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import unavailable
+from svc_common.errors import unavailable
 from svc_nodeagent.protocol import FailureCode, MetricsResult, NodeOperation, OperationResult, VmMetrics
 from svc_nodeagent.protocol import MetricPoint as MetricPoint
 

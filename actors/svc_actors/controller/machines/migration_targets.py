@@ -28,8 +28,8 @@ from svc_actors.controller.networking.security_groups import CONNTRACK_ON_BRIDGE
 from svc_actors.controller.placement.platforms import platform_lacks
 from svc_actors.controller.placement.refusals import lacking, state_obstacles
 from svc_actors.controller.platforms import platform_of
-from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
+from svc_common.errors import not_found
 from svc_nodeagent.protocol import DomainState, VmLiveSend
 
 _Q35: Final = "pc-q35-"

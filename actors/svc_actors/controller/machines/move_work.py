@@ -26,10 +26,10 @@ from svc_actors.controller.machines.live_work import LiveWork, follows
 from svc_actors.controller.machines.media import MediaWork
 from svc_actors.controller.machines.moving import LIVE, RESTART, TARGET
 from svc_actors.controller.machines.spec import machine_disks, machine_spec
-from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, Task, TaskRun, TaskRunner
-from svc_actors.errors import conflict
+from svc_actors.controller.tasks.runner import HostRefused, LogLevel, LostWithNode, Task, TaskRun, TaskRunner
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import conflict
 from svc_nodeagent.protocol import (
     CopiedDisk,
     CpuMode,
@@ -120,7 +120,7 @@ class MoveWork:
                     # Only what says "the other end has gone" is repeated; a reason would be the same again.
                     if run.cancel_requested or not follows(refusal) or attempt == MOST_ATTEMPTS:
                         raise
-                    await run.log("The transfer was cut short; trying again.", level=Level.WARNING)
+                    await run.log("The transfer was cut short; trying again.", level=LogLevel.WARNING)
                     volumes = [disk.volume_id for disk in await machine_disks(self._database, run.task.resource_id)]
                     if not await _cleared(run, attempt, tuple(each for each in volumes if each is not None)):
                         raise

@@ -32,8 +32,8 @@ from svc_actors.controller.machines.states import MachineStatus, Order, refusal_
 from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Task, lift_deadline
-from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.store import Queryable, Record, Transaction, audit, service_itself
+from svc_common.errors import conflict, not_found, not_ready
 from svc_nodeagent.protocol import DomainState
 
 OP: Final = Order.MIGRATE.op

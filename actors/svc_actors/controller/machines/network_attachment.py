@@ -27,8 +27,8 @@ from svc_actors.controller.networking.addresses import (
 from svc_actors.controller.networking.changes import cap_rate, network_changed
 from svc_actors.controller.networking.pool_needs import lack, needs
 from svc_actors.controller.networking.security_groups import require_filterable
-from svc_actors.errors import capacity, conflict, not_found, wrong_field
 from svc_actors.store import Caller, Queryable, Record, Transaction, audit
+from svc_common.errors import capacity, conflict, not_found, wrong_field
 from svc_nodeagent.protocol import Topology
 
 MOST_ADDRESSES: Final = 64

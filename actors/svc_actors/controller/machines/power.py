@@ -34,8 +34,8 @@ from svc_actors.controller.machines.records import STABLE_SECONDS, MachineRow
 from svc_actors.controller.machines.services import KEPT_OFF
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, Order, RestartPolicy
 from svc_actors.controller.tasks.runner import Ending, Task, TaskStatus
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Transaction, Via
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import DomainState, StateCause
 
 FIRST_PAUSE: Final = 10.0

@@ -13,8 +13,8 @@ from svc_actors.controller.machines.admission import moved, require_not_in_rescu
 from svc_actors.controller.machines.records import MachineRow, write_processor
 from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.tasks.runner import Task
-from svc_actors.errors import invalid
 from svc_actors.store import Transaction
+from svc_common.errors import invalid
 from svc_nodeagent.protocol import CpuMode as CpuMode
 from svc_nodeagent.protocol import DomainState
 

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, RestartPolicy
 from svc_actors.controller.networking.changes import HAS_APPLIED, MOST_BELIEVED, applied_columns, follow_applied
-from svc_actors.errors import not_found
 from svc_actors.store import NewEvent, Record, Target, Transaction, events
+from svc_common.errors import not_found
 from svc_nodeagent.protocol import CpuMode, DomainState, StateCause
 
 STABLE_SECONDS: Final = 600.0

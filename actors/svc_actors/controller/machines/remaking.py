@@ -28,9 +28,9 @@ from svc_actors.controller.machines.windows import FirstBoot
 from svc_actors.controller.placement.platforms import require_platform
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.runner import Task, get_task
-from svc_actors.errors import conflict, invalid
 from svc_actors.sealing import Sealer
 from svc_actors.store import Transaction
+from svc_common.errors import conflict, invalid
 
 Parameters = dict[str, object]
 

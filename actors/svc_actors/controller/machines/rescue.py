@@ -22,9 +22,9 @@ from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Order
 from svc_actors.controller.tasks.records import Ending, Task
-from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict
 
 OPS: Final = frozenset({Order.RESCUE.op, Order.RESCUE_END.op})
 SUPERSEDED: Final = "rescue_superseded"

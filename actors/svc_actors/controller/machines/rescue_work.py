@@ -10,9 +10,9 @@ from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.spec import Seed, network_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import TaskRun, Work
-from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import conflict
 from svc_nodeagent.protocol import OperationResult, VmRescue, VmRescueEnd
 
 _STEP: Final = "host"

@@ -21,8 +21,8 @@ from uuid import UUID, uuid4
 from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.tasks.records import Ending, Task
-from svc_actors.errors import ErrorCode, conflict, not_found
 from svc_actors.store import Queryable, Transaction, UniqueViolationError
+from svc_common.errors import ErrorCode, conflict, not_found
 from svc_nodeagent.protocol import SnapshotResult
 
 TAKE: Final = "vm.snapshot.take"

@@ -15,9 +15,9 @@ from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_ad
 from svc_actors.controller.networking.security_groups import firewall_of
 from svc_actors.controller.platforms import platform_of
 from svc_actors.controller.volumes.records import attached_disks
-from svc_actors.errors import not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record
+from svc_common.errors import not_found
 from svc_nodeagent.protocol import (
     Account,
     DiskSpec,

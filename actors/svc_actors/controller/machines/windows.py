@@ -17,8 +17,8 @@ from uuid import UUID
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.records import MachineRow, announce_machine
-from svc_actors.errors import conflict, not_ready, unavailable
 from svc_actors.store import Caller, Queryable, Transaction, audit
+from svc_common.errors import conflict, not_ready, unavailable
 from svc_nodeagent.protocol import NodeOperation, OperationResult, VmWindowsReport, WindowsReport
 
 ACCOUNT: Final = "Administrator"

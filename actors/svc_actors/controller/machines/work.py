@@ -46,7 +46,7 @@ from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,
-    Level,
+    LogLevel,
     LostWithNode,
     ResourceKind,
     Task,
@@ -58,10 +58,10 @@ from svc_actors.controller.tasks.runner import (
 from svc_actors.controller.volumes.records import attached_disks
 from svc_actors.controller.volumes.states import OPS
 from svc_actors.controller.volumes.work import IRREVOCABLE, VolumeWork
-from svc_actors.errors import conflict, not_found
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import conflict, not_found
 from svc_nodeagent.protocol import (
     PLAIN,
     CopiedDisk,
@@ -248,7 +248,7 @@ class MachineWork:
         try:
             return await insist(run, operation, final, step=HOST_STEP)
         except LostWithNode:
-            await run.log("The node was declared lost: its data of the machine stays there.", level=Level.WARNING)
+            await run.log("The node was declared lost: its data of the machine stays there.", level=LogLevel.WARNING)
             return DeleteResult(vm_id=run.task.resource_id, removed_addresses=(), retained_disks=())
 
     async def update(self, run: TaskRun) -> OperationResult:

@@ -34,8 +34,8 @@ from svc_actors.controller.networking.carried import HEARD, require_heard, set_a
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, IPNetwork, address_text, guest_address
 from svc_actors.controller.networking.pool_records import Pool, lock_pool, lock_pools_of, wiring
 from svc_actors.controller.networking.reservations import host_address_alert, refresh_host_reservations
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found
 
 __all__ = [
     "Allocated",

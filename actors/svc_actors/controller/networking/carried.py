@@ -26,8 +26,8 @@ from uuid import UUID
 
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.controller.networking.pool_records import Pool
-from svc_actors.errors import conflict, unavailable
 from svc_actors.store import Transaction
+from svc_common.errors import conflict, unavailable
 from svc_nodeagent.protocol import NicSpec
 
 MOST_CARRIED: Final = 1_024

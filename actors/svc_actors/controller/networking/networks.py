@@ -18,7 +18,6 @@ from svc_actors.controller.networking.pool_definitions import GatewayMode, NewPo
 from svc_actors.controller.networking.pool_needs import require_carriers
 from svc_actors.controller.networking.pool_records import Pool
 from svc_actors.controller.networking.reservations import settle_arithmetic
-from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import (
     ExclusionViolationError,
     Queryable,
@@ -26,6 +25,7 @@ from svc_actors.store import (
     Transaction,
     UniqueViolationError,
 )
+from svc_common.errors import conflict, not_found, wrong_field
 
 __all__ = [
     "GatewayMode",

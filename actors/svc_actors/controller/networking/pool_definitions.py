@@ -16,7 +16,7 @@ from svc_actors.controller.networking.pool_arithmetic import (
     IPNetwork,
     Slots,
 )
-from svc_actors.errors import wrong_field
+from svc_common.errors import wrong_field
 from svc_nodeagent.protocol import Topology as Topology
 
 LINK_LOCAL_GATEWAY: Final = IPv6Address("fe80::1")

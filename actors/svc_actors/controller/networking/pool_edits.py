@@ -22,8 +22,8 @@ from svc_actors.controller.networking.pool_needs import require_carriers
 from svc_actors.controller.networking.pool_records import Pool, lock_pool, wiring
 from svc_actors.controller.networking.reservations import settle_arithmetic
 from svc_actors.controller.networking.security_groups import require_filterable
-from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.store import Record, Transaction, UniqueViolationError
+from svc_common.errors import conflict, not_found, not_ready
 
 _CARRIED: Final = ("gateway", "gateway_mode", "guest_prefix_len", "topology", "vlan", "nameservers")
 """The columns that are part of the configuration of a machine's host or guest."""

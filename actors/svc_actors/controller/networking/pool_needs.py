@@ -11,8 +11,8 @@ from ipaddress import ip_interface
 from typing import Any
 
 from svc_actors.controller.networking.pool_definitions import PoolDefinition
-from svc_actors.errors import conflict, wrong_field
 from svc_actors.store import Record, Transaction
+from svc_common.errors import conflict, wrong_field
 
 
 def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from ipaddress import ip_address, ip_network
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
-from svc_actors.errors import not_found
 from svc_actors.store import Record, Transaction
+from svc_common.errors import not_found
 
 
 @dataclass(frozen=True)

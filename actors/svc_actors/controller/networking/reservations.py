@@ -26,8 +26,8 @@ from svc_actors.alerts import Severity, close_alerts, raise_alert
 from svc_actors.controller.networking.carried import set_aside
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
 from svc_actors.controller.networking.pool_records import Pool, lock_pool
-from svc_actors.errors import conflict, not_found, wrong_field
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict, not_found, wrong_field
 
 MOST_RESERVED: Final = 65_536
 """How many addresses one reservation may hold: each is a row."""

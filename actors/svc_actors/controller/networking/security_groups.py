@@ -20,8 +20,8 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from svc_actors.controller.networking.changes import network_changed
-from svc_actors.errors import capacity, conflict, not_found
 from svc_actors.store import Queryable, Record, Transaction, UniqueViolationError
+from svc_common.errors import capacity, conflict, not_found
 from svc_nodeagent.protocol import Action as Action
 from svc_nodeagent.protocol import Direction as Direction
 from svc_nodeagent.protocol import Firewall, Topology

@@ -19,7 +19,7 @@ import structlog
 
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.controller.nodes.together import for_nodes
-from svc_actors.disk_space import Level, Space, read_thresholds
+from svc_actors.disk_space import DiskLevel, Space, read_thresholds
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import Capacity
 
@@ -33,7 +33,7 @@ class NodeDisks:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._levels: dict[UUID, Level] = {}
+        self._levels: dict[UUID, DiskLevel] = {}
 
     async def look(self, said: Mapping[UUID, Capacity]) -> None:
         """Record changed levels and update their alerts, by the last reports of the connected nodes."""
@@ -61,7 +61,7 @@ class NodeDisks:
             rows = await self._database.fetch(
                 "SELECT id, disk_level FROM nodes WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL", new
             )
-            self._levels |= {row["id"]: Level(row["disk_level"]) for row in rows}
+            self._levels |= {row["id"]: DiskLevel(row["disk_level"]) for row in rows}
 
 
 def space_of(capacity: Capacity) -> Space:
@@ -72,7 +72,7 @@ def disk_alert(node_id: UUID) -> str:
     return f"node-disk:{node_id}"
 
 
-async def _record(tx: Transaction, *, node_id: UUID, capacity: Capacity, level: Level) -> None:
+async def _record(tx: Transaction, *, node_id: UUID, capacity: Capacity, level: DiskLevel) -> None:
     node = await tx.fetchrow(
         "UPDATE nodes SET disk_level = $2 WHERE id = $1 AND deleted_at IS NULL RETURNING name", node_id, level.value
     )
@@ -80,10 +80,12 @@ async def _record(tx: Transaction, *, node_id: UUID, capacity: Capacity, level: 
         return
     space = space_of(capacity)
     log.warning("node.disk_level_changed", node_id=str(node_id), level=level.value, space=str(space))
-    if level is Level.OK:
+    if level is DiskLevel.OK:
         await close_alert(tx, disk_alert(node_id))
         return
-    consequence = ": no new machine is placed on it, and guests stop when it is full" if level is Level.CRITICAL else ""
+    consequence = (
+        ": no new machine is placed on it, and guests stop when it is full" if level is DiskLevel.CRITICAL else ""
+    )
     await raise_alert(
         tx,
         disk_alert(node_id),

@@ -20,9 +20,9 @@ from uuid import UUID
 
 from svc_actors.controller.gateway.authority import Authority, NodeCertificate, public_key_digest
 from svc_actors.controller.nodes.records import NodeMode, announce, get_node, node_itself
-from svc_actors.errors import conflict, not_found, unauthenticated
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Caller, Database, Queryable, Record, Target, Transaction, UniqueViolationError, audit
+from svc_common.errors import conflict, not_found, unauthenticated
 
 TOKEN_PREFIX: Final = "svcnode_"  # noqa: S105 - the public start of a token
 BOOTSTRAP_LIFETIME: Final = timedelta(hours=1)

@@ -40,9 +40,9 @@ from svc_actors.controller.nodes.records import (
 )
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.volumes.observing import record_volumes
-from svc_actors.errors import conflict
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
+from svc_common.errors import conflict
 from svc_nodeagent.protocol import Hello, InventoryResult, PreflightResult
 
 MOST_UNAUTHORISED_AN_HOUR: Final = 60

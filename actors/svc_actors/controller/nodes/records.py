@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.disk_space import Level
-from svc_actors.errors import not_found
+from svc_actors.disk_space import DiskLevel
 from svc_actors.store import Caller, NewEvent, Queryable, Record, Target, Transaction, Via, events
+from svc_common.errors import not_found
 
 
 class NodeState(StrEnum):
@@ -53,7 +53,7 @@ class NodeRecord:
     connected_at: datetime | None
     seen_at: datetime | None
     created_at: datetime
-    disk_level: Level
+    disk_level: DiskLevel
     agent_version: str | None
     agent_protocol: int | None
     """The protocol version of the last connection."""
@@ -109,7 +109,7 @@ def as_node(row: Record) -> NodeRecord:
         connected_at=row["connected_at"],
         seen_at=row["seen_at"],
         created_at=row["created_at"],
-        disk_level=Level(row["disk_level"]),
+        disk_level=DiskLevel(row["disk_level"]),
         agent_version=row["agent_version"],
         agent_protocol=row["agent_protocol"],
         agent_release=row["agent_release"],

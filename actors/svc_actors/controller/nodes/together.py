@@ -11,7 +11,7 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_common.errors import ErrorCode, ServiceError
 
 log = structlog.get_logger(__name__)
 

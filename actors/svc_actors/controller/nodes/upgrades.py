@@ -25,9 +25,9 @@ from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.images.files import OfferFile
 from svc_actors.controller.nodes.node import upgrade_alert
 from svc_actors.controller.tasks.run import HostRefused, TaskFailed, TaskRun
-from svc_actors.controller.tasks.runner import Ending, Level, Task, TaskRunner, TaskStatus, end_task
-from svc_actors.errors import ErrorCode
+from svc_actors.controller.tasks.runner import Ending, LogLevel, Task, TaskRunner, TaskStatus, end_task
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import FailureCode, NodeUpgrade, OperationResult
 
 OPERATION: Final = "node.upgrade"
@@ -143,7 +143,7 @@ class Upgrades:
 
 async def _not_begun(run: TaskRun, why: str) -> HostRefused:
     """The error that ends the task as cancelled, also logged."""
-    await run.log(f"Not started: {why}.", level=Level.WARNING)
+    await run.log(f"Not started: {why}.", level=LogLevel.WARNING)
     return HostRefused(ErrorCode.CONFLICT, f"Not started: {why}.", hint=None, failure=FailureCode.CANCELLED)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
 from svc_actors.store import Queryable
+from svc_common.errors import conflict
 from svc_nodeagent.protocol import TPM_FEATURE, Firmware, Platform
 
 _UNTOLD: Final = "its agent is of an earlier release, which knows neither UEFI nor TPM: upgrade it"

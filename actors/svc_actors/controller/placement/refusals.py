@@ -18,9 +18,9 @@ from uuid import UUID
 
 from svc_actors.controller.networking.pool_needs import lack, needs
 from svc_actors.controller.placement.platforms import platform_lacks
-from svc_actors.errors import ErrorCode, ServiceError, capacity, not_found, unavailable
 from svc_actors.sizes import disk_text, memory_text
 from svc_actors.store import Queryable, Record
+from svc_common.errors import ErrorCode, ServiceError, capacity, not_found, unavailable
 from svc_nodeagent.protocol import PLAIN, Firmware, Platform
 
 MOST_EXPLAINED: Final = 100

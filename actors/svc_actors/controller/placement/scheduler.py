@@ -23,8 +23,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.placement.refusals import Need, lacking, refusal
-from svc_actors.errors import capacity, conflict
 from svc_actors.store import Record, Transaction
+from svc_common.errors import capacity, conflict
 
 __all__ = ["Need", "Placement", "lock_capacity", "place", "require_room"]
 

@@ -24,8 +24,8 @@ from uuid import UUID
 from svc_actors.controller.machines.records import announce_machine, lock_machine
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.provisioning.records import add_linked, find_service
-from svc_actors.errors import conflict, require_name, wrong_field
 from svc_actors.store import Caller, Queryable, Target, Transaction, audit
+from svc_common.errors import conflict, require_name, wrong_field
 
 
 class Verdict(StrEnum):

@@ -27,8 +27,8 @@ from svc_actors.controller.provisioning.states import (
     done,
     move,
 )
-from svc_actors.errors import ServiceError, conflict, not_found, not_ready
 from svc_actors.store import Caller, Queryable, Record, Target, Transaction, UniqueViolationError, audit
+from svc_common.errors import ServiceError, conflict, not_found, not_ready
 
 
 @dataclass(frozen=True)

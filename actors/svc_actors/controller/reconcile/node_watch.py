@@ -38,9 +38,9 @@ from svc_actors.controller.nodes.together import for_nodes
 from svc_actors.controller.reconcile.machine_reports import Deliver, MachineReports
 from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
-from svc_actors.errors import ServiceError
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database, LoopAlert, Record, Transaction, keep_repeating
+from svc_common.errors import ServiceError
 from svc_nodeagent.protocol import (
     Capacity,
     Hello,

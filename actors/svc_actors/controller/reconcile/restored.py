@@ -19,8 +19,8 @@ from svc_actors.controller.nodes.enrolment import expire_bootstraps
 from svc_actors.controller.reconcile.orphans import RESTORED_ALERT
 from svc_actors.controller.tasks.runner import Ending, ResourceKind, TaskStatus, end_task, open_tasks
 from svc_actors.controller.volumes import orders as volume_orders
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Transaction
+from svc_common.errors import ErrorCode
 
 SKIPPED_RELEASES: Final = 10_000
 """More addresses than are released between two backups, in all likelihood, and some milliseconds."""

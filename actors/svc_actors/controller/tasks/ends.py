@@ -12,9 +12,9 @@ import structlog
 import trio
 
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus, get_task
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.runtime import ActorCrashed, DeliveryError, DomainError, HandlerOverdue
 from svc_actors.store import Database
+from svc_common.errors import ErrorCode, ServiceError
 
 _FIRST_PAUSE: Final = 0.2
 MOST_CRASHES: Final = 3

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from svc_actors import tracing
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.errors import ErrorCode
 from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, events
+from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import OperationResult
 
 MOST_LINES: Final = 1_000
@@ -47,7 +47,7 @@ class ResourceKind(StrEnum):
     VOLUME = "volume"
 
 
-class Level(StrEnum):
+class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
@@ -99,7 +99,7 @@ class TaskEvent:
 
     position: int
     at: datetime
-    level: Level
+    level: LogLevel
     progress: int | None
     message: str
 
@@ -112,7 +112,7 @@ class NewLine:
     task_id: UUID
     message: str | None
     percent: int | None = None
-    level: Level = Level.INFO
+    level: LogLevel = LogLevel.INFO
     starts: bool = False
     beyond: bool = False
 
@@ -235,7 +235,7 @@ async def log_task(
     message: str,
     *,
     percent: int | None = None,
-    level: Level = Level.INFO,
+    level: LogLevel = LogLevel.INFO,
     starts: bool = False,
 ) -> TaskEvent | None:
     """Add a line to an open task's log; `starts` also marks the task as running. None if the task has ended: nothing is
@@ -318,7 +318,7 @@ async def _log_tasks(tx: Transaction, lines: Sequence[NewLine], wait: bool) -> d
         if task.id in starting:
             await announce(tx, task)
         if row["written"]:
-            level = Level(row["level"])
+            level = LogLevel(row["level"])
             line = TaskEvent(row["last_position"], row["line_at"], level, row["percent"], row["said"])
             await _announce_line(tx, task, line)
     return {row["id"]: row["written"] for row in rows}
@@ -327,7 +327,9 @@ async def _log_tasks(tx: Transaction, lines: Sequence[NewLine], wait: bool) -> d
 async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:
     """Write the end of an open task, its last line and its event. None if it had already ended: then the caller must
     change nothing else for this task in its transaction."""
-    level = {TaskStatus.FAILED: Level.ERROR, TaskStatus.CANCELLED: Level.WARNING}.get(ending.status, Level.INFO)
+    level = {TaskStatus.FAILED: LogLevel.ERROR, TaskStatus.CANCELLED: LogLevel.WARNING}.get(
+        ending.status, LogLevel.INFO
+    )
     row = await tx.fetchrow(
         """WITH task AS (
                UPDATE tasks
@@ -427,7 +429,7 @@ def as_task_event(row: Record) -> TaskEvent:
     return TaskEvent(
         position=row["position"],
         at=row["at"],
-        level=Level(row["level"]),
+        level=LogLevel(row["level"]),
         progress=row["progress"],
         message=row["message"],
     )

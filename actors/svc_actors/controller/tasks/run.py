@@ -20,8 +20,8 @@ import trio
 
 from svc_actors.controller.gateway.gateway import NodeLost, NodeUnavailable, OperationFailed
 from svc_actors.controller.tasks.lines import LineWriter
-from svc_actors.controller.tasks.records import MOST_LINES, Level, NewLine, Task, TaskStatus
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.controller.tasks.records import MOST_LINES, LogLevel, NewLine, Task, TaskStatus
+from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationId, OperationResult, Progress
 
 log = structlog.get_logger(__name__)
@@ -97,7 +97,7 @@ class TaskRun:
         if task.cancel_requested:
             self._cancelled.set()
 
-    async def log(self, message: str, *, percent: int | None = None, level: Level = Level.INFO) -> None:
+    async def log(self, message: str, *, percent: int | None = None, level: LogLevel = LogLevel.INFO) -> None:
         """Add a line to the task's log. The same line twice in a row is written once. The first one marks the task as
         running, if that is not recorded yet."""
         if self._last_line == (percent, message):
@@ -115,7 +115,7 @@ class TaskRun:
         """Log how many lines were left out of the full log."""
         if self._left_out:
             message = f"{self._left_out} more lines were left out: a log has {MOST_LINES} at most."
-            await self._lines.add(NewLine(self.task.id, message, level=Level.WARNING, beyond=True))
+            await self._lines.add(NewLine(self.task.id, message, level=LogLevel.WARNING, beyond=True))
             self._left_out = 0
 
     async def start(self) -> None:
@@ -165,7 +165,7 @@ class TaskRun:
                 ):
                     raise
             attempt += 1
-            await self.log("The node agent was restarted meanwhile; asking again.", level=Level.WARNING)
+            await self.log("The node agent was restarted meanwhile; asking again.", level=LogLevel.WARNING)
 
     async def until_node_online(self) -> None:
         """Wait for the task's node, as long as it takes, and say so in the log. Raises `LostWithNode`."""

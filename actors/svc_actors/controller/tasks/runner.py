@@ -38,7 +38,7 @@ from svc_actors.controller.tasks.ends import MOST_CRASHES, failed, may_pass, sto
 from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import (
     Ending,
-    Level,
+    LogLevel,
     Requester,
     ResourceKind,
     Task,
@@ -57,16 +57,16 @@ from svc_actors.controller.tasks.records import (
     start_task,
 )
 from svc_actors.controller.tasks.run import HostRefused, LostWithNode, NodeGateway, TaskFailed, TaskRun, operation_id
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import ActorCrashed, DomainError
 from svc_actors.store import Caller, Database, LoopAlert, Target, Transaction, audit, keep_repeating, keep_running
 from svc_actors.tracing import Kind, Origin, Tracer, current_span, working_for
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
 __all__ = [
     "Ending",
     "HostRefused",
-    "Level",
+    "LogLevel",
     "LostWithNode",
     "NodeGateway",
     "Requester",
@@ -245,7 +245,7 @@ class TaskRunner:
             if not task.cancel_requested:
                 await tx.execute("UPDATE tasks SET cancel_requested = true WHERE id = $1", task_id)
                 task = replace(task, cancel_requested=True)
-                await log_task(tx, task_id, f"Cancellation requested by {caller.actor}.", level=Level.WARNING)
+                await log_task(tx, task_id, f"Cancellation requested by {caller.actor}.", level=LogLevel.WARNING)
                 await announce(tx, task)
             await audit.record(tx, caller, Target("task", task_id, f"{task.op} {task.resource_name}", task.project_id))
             return task

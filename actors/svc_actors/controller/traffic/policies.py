@@ -21,8 +21,8 @@ from svc_actors.controller.traffic.policy import (
     change,
     differences,
 )
-from svc_actors.errors import not_found
 from svc_actors.store import Caller, Queryable, Record, Target, Transaction, audit
+from svc_common.errors import not_found
 
 
 def policies(placeholder: str) -> str:

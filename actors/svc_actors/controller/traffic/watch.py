@@ -22,8 +22,8 @@ from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFail
 from svc_actors.controller.traffic.enforcement import enforce
 from svc_actors.controller.traffic.periods import Clock, utc_now
 from svc_actors.controller.traffic.readings import store_readings
-from svc_actors.errors import ServiceError
 from svc_actors.store import Database, LoopAlert, keep_repeating
+from svc_common.errors import ServiceError
 from svc_nodeagent.protocol import NodeOperation, NodeTraffic, OperationResult, TrafficResult
 
 _MOST_REFUSALS_KEPT: Final = 10_000

@@ -25,8 +25,8 @@ from svc_actors.controller.volumes.records import (
     write_size,
 )
 from svc_actors.controller.volumes.states import CREATE, Finding, VolumeOrder
-from svc_actors.errors import conflict
 from svc_actors.store import Caller, Transaction, audit
+from svc_common.errors import conflict
 
 VOLUME: Final = "volume_id"
 """The parameter of the tasks that names the volume."""

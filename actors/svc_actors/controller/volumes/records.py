@@ -19,8 +19,8 @@ from uuid import UUID, uuid4
 from svc_actors.alerts import close_alert
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.volumes.states import Event, Finding, IllegalMove, VolumeOrder, VolumeState, move
-from svc_actors.errors import ServiceError, capacity, conflict, not_found, not_ready, unavailable
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_common.errors import ServiceError, capacity, conflict, not_found, not_ready, unavailable
 from svc_nodeagent.protocol import MOST_VOLUMES, DiskSpec, volume_serial
 
 MOST: Final = 10

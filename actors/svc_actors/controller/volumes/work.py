@@ -14,7 +14,7 @@ from svc_actors.controller.tasks.insisting import insist, says_why
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,
-    Level,
+    LogLevel,
     LostWithNode,
     ResourceKind,
     Task,
@@ -99,7 +99,7 @@ class VolumeWork:
         try:
             return await _ask(run, VolumeDelete(volume_id=_volume(run), kept=run.task.parameters["kept"]))
         except LostWithNode:
-            await run.log("The node was declared lost: its data of the volume stays there.", level=Level.WARNING)
+            await run.log("The node was declared lost: its data of the volume stays there.", level=LogLevel.WARNING)
         except HostRefused as refusal:
             if refusal.failure is not FailureCode.UNSUPPORTED:
                 raise

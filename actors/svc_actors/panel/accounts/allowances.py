@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import ServiceError, conflict, forbidden
 from svc_actors.store import Queryable, Transaction
+from svc_common.errors import ServiceError, conflict, forbidden
 
 MOST_SITES: Final = 100
 """Limit per customer, whatever their plan. Each site has a system account and a part of the web server's configuration,

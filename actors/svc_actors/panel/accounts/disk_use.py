@@ -18,11 +18,11 @@ from uuid import UUID
 import trio
 
 from svc_actors.alerts import Told, close_alert, close_alerts, raise_alert
-from svc_actors.errors import conflict
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.allowances import MIB
 from svc_actors.store import Database, Queryable, Transaction
+from svc_common.errors import conflict
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.folders import HostFolders
 
 LOOK_SECONDS: Final = 60.0
 _COUNTED_EVERY: Final = 3600.0

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, rate_limited
 from svc_actors.store import Target, Transaction
+from svc_common.errors import conflict, rate_limited
 
 MOST_MEMBERS: Final = 200
 """Per account, including invitations that are not accepted yet."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
 from svc_actors.panel.accounts.allowances import Allowances
 from svc_actors.store import ForeignKeyViolationError, Queryable, Target, Transaction, UniqueViolationError
+from svc_common.errors import conflict, not_found
 
 _COLUMNS: Final = frozenset({"name", *Allowances.__dataclass_fields__})
 

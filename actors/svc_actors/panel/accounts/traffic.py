@@ -19,10 +19,10 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.log_files import BadCursorError, LogPart, read_on
 from svc_actors.store import Database, Transaction
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.folders import HostFolders
+from svc_webhost.log_files import BadCursorError, LogPart, read_on
 
 ROUND_SECONDS: Final = 300.0
 _LINES: Final = 20_000

@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
-from svc_actors.host.apps.repository import SshRepository
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.remote_targets import new_key_pair
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict
+from svc_webhost.apps.repository import SshRepository
 
 MOST: Final = 10
 """Per site."""

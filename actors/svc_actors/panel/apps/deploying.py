@@ -15,15 +15,6 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import ServiceError, conflict, not_found, unavailable
-from svc_actors.host.apps.builds import Build, build_commands, build_environment
-from svc_actors.host.apps.repository import Repository, RepositoryRefused, is_commit
-from svc_actors.host.confined.protocol import Delete, Extract, ListFolder, MakeFolder, Stat
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError, SiteLauncher
-from svc_actors.host.site_runtime import SiteCommands, site_environment
-from svc_actors.outbound import Outbound
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.apps.deploy_keys import deploy_key_for
 from svc_actors.panel.apps.deployments import (
@@ -43,6 +34,15 @@ from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ServiceError, conflict, not_found, unavailable
+from svc_common.outbound import Outbound
+from svc_webhost.apps.builds import Build, build_commands, build_environment
+from svc_webhost.apps.repository import Repository, RepositoryRefused, is_commit
+from svc_webhost.confined.protocol import Delete, Extract, ListFolder, MakeFolder, Stat
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import LauncherError, SiteLauncher
+from svc_webhost.site_runtime import SiteCommands, site_environment
 
 KIND: Final = "app.deploy"
 STEPS: Final = ("fetch", "build", "start", "tidy")

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
-from svc_actors.host.apps.builds import Build
-from svc_actors.host.apps.repository import Repository, SshRepository
 from svc_actors.panel.apps.records import AppRow
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict
+from svc_webhost.apps.builds import Build
+from svc_webhost.apps.repository import Repository, SshRepository
 
 KEPT: Final = 5
 _COLUMNS: Final = """number, archive, git_url, git_ref, git_commit, build, build_script, status, problem, job_id,

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import trio
 
-from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host import confined
-from svc_actors.host.apps.repository import SshRepository
-from svc_actors.host.programs import memory_file
 from svc_actors.panel.apps.deploy_keys import DeployKey, open_private_key
 from svc_actors.panel.jobs import JobRun, ProgramFailed
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
+from svc_common.errors import ServiceError, unavailable
+from svc_webhost import confined
+from svc_webhost.apps.repository import SshRepository
+from svc_webhost.programs import memory_file
 
 _FIRST_UID: Final = 2_000_000_000
 """First uid of the accounts that OpenSSH runs as, one per site; uids of sites and imports are below it."""

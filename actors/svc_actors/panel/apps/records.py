@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
-from svc_actors.host.apps import App, AppInterface, AppRuntime
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict
+from svc_webhost.apps import App, AppInterface, AppRuntime
 
 DEPLOYED: Final = "releases"
 """The folder below the site's own that holds a folder for each deployment."""

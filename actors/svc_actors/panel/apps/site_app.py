@@ -16,8 +16,6 @@ from __future__ import annotations
 from enum import StrEnum
 from uuid import UUID
 
-from svc_actors.errors import conflict, unavailable
-from svc_actors.host.apps import AppError, AppServing
 from svc_actors.panel.apps.deployments import require_ready
 from svc_actors.panel.apps.records import (
     AppRow,
@@ -35,6 +33,8 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, audit
+from svc_common.errors import conflict, unavailable
+from svc_webhost.apps import AppError, AppServing
 
 
 class AppOrder(StrEnum):

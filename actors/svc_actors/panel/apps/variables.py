@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
+from svc_common.errors import wrong_field
 
 MOST_VARIABLES: Final = 200
 """Per site."""

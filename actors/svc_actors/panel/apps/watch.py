@@ -14,14 +14,14 @@ from typing import Final
 import structlog
 import trio
 
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apps import AppError, AppServing
 from svc_actors.panel.apps.records import CHANNEL, AppRow, as_app
 from svc_actors.panel.apps.site_app import SiteApp
 from svc_actors.panel.sites.records import SITE_COLUMNS, STATUS_CHANNEL, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
 from svc_actors.store import Database
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.apps import AppError, AppServing
 
 ROUND_SECONDS: Final = 30.0
 

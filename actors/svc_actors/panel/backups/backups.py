@@ -12,10 +12,6 @@ import structlog
 import trio
 
 from svc_actors.alerts import close_alert
-from svc_actors.errors import ServiceError
-from svc_actors.host.accounts import Accounts
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.tree_switch import switched, undo
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.drill import DrillWork, remove_scratch
 from svc_actors.panel.backups.drill_records import DRILL, begin_due_drill, drill_alert
@@ -46,6 +42,10 @@ from svc_actors.panel.jobs import INTERRUPTED, JobRun, Jobs
 from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Record, Transaction
+from svc_common.errors import ServiceError
+from svc_webhost.accounts import Accounts
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.tree_switch import switched, undo
 
 ROUND_SECONDS: Final = 30.0
 KEPT_DAYS: Final = 30

@@ -18,7 +18,6 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from svc_actors.errors import conflict
 from svc_actors.panel.apps.variables import SEALED_VARIABLES, open_variables, variable_mark
 from svc_actors.panel.certificates.records import KEY_PURPOSE
 from svc_actors.panel.dns.records import DATA, NewRecord
@@ -36,6 +35,7 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect, remove_redirect_of
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
+from svc_common.errors import conflict
 
 FILE: Final = "configuration.json"
 

@@ -15,7 +15,6 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from svc_actors.errors import ServiceError
 from svc_actors.panel.apps.records import read_app
 from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables, variable_mark
 from svc_actors.panel.backups.configuration import LISTS, Configuration, Part, StoredApp, StoredList
@@ -27,11 +26,12 @@ from svc_actors.panel.sites.php import PHP_TYPES, SitePhp
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable
+from svc_common.errors import ServiceError
 
 APP_FIELDS: Final = tuple(StoredApp.model_fields)
 
 
-class Action(StrEnum):
+class ConfigurationAction(StrEnum):
     ADD = "add"
     CHANGE = "change"
     LEAVE_OUT = "leave_out"
@@ -43,11 +43,15 @@ class Change:
 
     part: Part
     name: str
-    action: Action
+    action: ConfigurationAction
     detail: str
 
     def __str__(self) -> str:
-        verb = {Action.ADD: "added", Action.CHANGE: "changed", Action.LEAVE_OUT: "left out"}[self.action]
+        verb = {
+            ConfigurationAction.ADD: "added",
+            ConfigurationAction.CHANGE: "changed",
+            ConfigurationAction.LEAVE_OUT: "left out",
+        }[self.action]
         return f"{self.part} {self.name}: {verb}, {self.detail}"
 
 
@@ -65,7 +69,7 @@ async def changes_of(
 ) -> list[Change]:
     """In the order in which they are applied."""
     names = await _names(queryable, site, configuration, allowed)
-    added = [change.name for change in names if change.action is Action.ADD]
+    added = [change.name for change in names if change.action is ConfigurationAction.ADD]
     return [
         *names,
         *[change for each in LISTS for change in await _of_list(queryable, site, each, configuration)],
@@ -87,16 +91,16 @@ async def _names(queryable: Queryable, site: SiteRow, configuration: Configurati
         becomes = "redirected to the primary" if to_primary else "served as the site"
         if stored.name in own:
             if own[stored.name] != to_primary:
-                found.append(Change(Part.NAME, stored.name, Action.CHANGE, becomes))
+                found.append(Change(Part.NAME, stored.name, ConfigurationAction.CHANGE, becomes))
             continue
         why = await _not_free(queryable, site, stored.name, allowed)
         if why is None and room == 0:
             why = f"a site has at most {MOST_NAMES} names"
         if why is not None:
-            found.append(Change(Part.NAME, stored.name, Action.LEAVE_OUT, why))
+            found.append(Change(Part.NAME, stored.name, ConfigurationAction.LEAVE_OUT, why))
             continue
         room -= 1
-        found.append(Change(Part.NAME, stored.name, Action.ADD, becomes))
+        found.append(Change(Part.NAME, stored.name, ConfigurationAction.ADD, becomes))
     return found
 
 
@@ -131,10 +135,10 @@ async def _of_list(
         if why is None and there is None and room == 0:
             why = f"a site has at most {stored_list.most} {stored_list.plural}"
         if why is not None:
-            found.append(Change(stored_list.part, stored.identity, Action.LEAVE_OUT, why))
+            found.append(Change(stored_list.part, stored.identity, ConfigurationAction.LEAVE_OUT, why))
             continue
         room -= there is None
-        action = Action.ADD if there is None else Action.CHANGE
+        action = ConfigurationAction.ADD if there is None else ConfigurationAction.CHANGE
         found.append(Change(stored_list.part, stored.identity, action, stored.detail))
     return found
 
@@ -144,7 +148,12 @@ def _https(site: SiteRow, configuration: Configuration) -> list[Change]:
     if wanted == site.force_https:
         return []
     return [
-        Change(Part.HTTPS, site.domain, Action.CHANGE, "visitors are sent to https" if wanted else "http is served")
+        Change(
+            Part.HTTPS,
+            site.domain,
+            ConfigurationAction.CHANGE,
+            "visitors are sent to https" if wanted else "http is served",
+        )
     ]
 
 
@@ -154,13 +163,21 @@ def _php(site: SiteRow, configuration: Configuration, allowed: Allowed) -> list[
     try:
         wanted = SitePhp.model_validate(configuration.site[0].php)
     except ValidationError:
-        return [Change(Part.PHP, site.domain, Action.LEAVE_OUT, "this release does not know these settings")]
+        return [
+            Change(Part.PHP, site.domain, ConfigurationAction.LEAVE_OUT, "this release does not know these settings")
+        ]
     now = SitePhp.model_validate(site.php)
     if (wanted.version, wanted.settings) == (now.version, now.settings):
         return []
     if wanted.version not in allowed.php_versions:
-        return [Change(Part.PHP, site.domain, Action.LEAVE_OUT, f"PHP {wanted.version} is no longer installed")]
-    return [Change(Part.PHP, site.domain, Action.CHANGE, f"PHP {wanted.version} with the settings of the backup")]
+        return [
+            Change(Part.PHP, site.domain, ConfigurationAction.LEAVE_OUT, f"PHP {wanted.version} is no longer installed")
+        ]
+    return [
+        Change(
+            Part.PHP, site.domain, ConfigurationAction.CHANGE, f"PHP {wanted.version} with the settings of the backup"
+        )
+    ]
 
 
 async def _app(queryable: Queryable, sealer: Sealer, site: SiteRow, configuration: Configuration) -> list[Change]:
@@ -171,12 +188,17 @@ async def _app(queryable: Queryable, sealer: Sealer, site: SiteRow, configuratio
     stored, now = configuration.app[0], StoredApp.model_validate({name: getattr(app, name) for name in APP_FIELDS})
     if stored.runtime != now.runtime:
         return [
-            Change(Part.APP, site.domain, Action.LEAVE_OUT, f"it is for {stored.runtime}, the site has {now.runtime}")
+            Change(
+                Part.APP,
+                site.domain,
+                ConfigurationAction.LEAVE_OUT,
+                f"it is for {stored.runtime}, the site has {now.runtime}",
+            )
         ]
     found = []
     if stored != now:
         where = f"{stored.entry} in {stored.folder or 'the folder of the site'}"
-        found.append(Change(Part.APP, site.domain, Action.CHANGE, f"{where}, from its next start"))
+        found.append(Change(Part.APP, site.domain, ConfigurationAction.CHANGE, f"{where}, from its next start"))
     own = {
         name: variable_mark(sealer, name, value)
         for name, value in (await open_variables(queryable, sealer, site.id)).items()
@@ -187,10 +209,10 @@ async def _app(queryable: Queryable, sealer: Sealer, site: SiteRow, configuratio
             continue
         if variable.name not in own and room == 0:
             why = f"an application has at most {MOST_VARIABLES} variables"
-            found.append(Change(Part.VARIABLE, variable.name, Action.LEAVE_OUT, why))
+            found.append(Change(Part.VARIABLE, variable.name, ConfigurationAction.LEAVE_OUT, why))
             continue
         room -= variable.name not in own
-        action = Action.CHANGE if variable.name in own else Action.ADD
+        action = ConfigurationAction.CHANGE if variable.name in own else ConfigurationAction.ADD
         found.append(Change(Part.VARIABLE, variable.name, action, "the value of the backup, from the next start"))
     return found
 
@@ -205,16 +227,24 @@ async def _records(
         owner_id = await queryable.fetchval("SELECT owner_id FROM dns_zones WHERE name = $1", zone)
         if zone not in ours or owner_id not in (None, site.owner_id):
             why = "the site has no name of this domain" if zone not in ours else "the zone is in use by somebody else"
-            found.append(Change(Part.RECORD, zone, Action.LEAVE_OUT, why))
+            found.append(Change(Part.RECORD, zone, ConfigurationAction.LEAVE_OUT, why))
             continue
         there = await read_records(queryable, zone)
         change = change_of(zone, allowed.nameservers, there, wanted)
-        found += [Change(Part.RECORD, name, Action.LEAVE_OUT, why) for name, why in sorted(change.refused.items())]
+        found += [
+            Change(Part.RECORD, name, ConfigurationAction.LEAVE_OUT, why)
+            for name, why in sorted(change.refused.items())
+        ]
         had = {record.name for record in change.removed}
         for name in sorted({record.name for record in change.added}):
             texts = [f"{each.type} {each.data.rdata().to_text()}" for each in change.added if each.name == name]
             found.append(
-                Change(Part.RECORD, name, Action.CHANGE if name in had else Action.ADD, "; ".join(texts)[:500])
+                Change(
+                    Part.RECORD,
+                    name,
+                    ConfigurationAction.CHANGE if name in had else ConfigurationAction.ADD,
+                    "; ".join(texts)[:500],
+                )
             )
     return found
 
@@ -237,6 +267,6 @@ async def _certificate(queryable: Queryable, site: SiteRow, configuration: Confi
     elif row is not None and uploaded and row["not_after"] > stored.not_after:
         why = "the site has one of its own that ends later"
     else:
-        action = Action.ADD if row is None else Action.CHANGE
+        action = ConfigurationAction.ADD if row is None else ConfigurationAction.CHANGE
         return [Change(Part.CERTIFICATE, what, action, f"the customer's own, until {stored.not_after:%Y-%m-%d}")]
-    return [Change(Part.CERTIFICATE, what, Action.LEAVE_OUT, why)]
+    return [Change(Part.CERTIFICATE, what, ConfigurationAction.LEAVE_OUT, why)]

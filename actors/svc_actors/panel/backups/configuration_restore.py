@@ -13,11 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from svc_actors.errors import unavailable, why_undelivered
 from svc_actors.panel.apps.records import app_of, change_app
 from svc_actors.panel.apps.variables import replace_variables, variables_of
 from svc_actors.panel.backups.configuration import LISTS, Configuration, Part
-from svc_actors.panel.backups.configuration_changes import Action, Allowed, Change, changes_of
+from svc_actors.panel.backups.configuration_changes import Allowed, Change, ConfigurationAction, changes_of
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.host_work import finished
@@ -30,6 +29,8 @@ from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
+from svc_actors.undelivered import why_undelivered
+from svc_common.errors import unavailable
 
 _CALLER: Final = service_itself("backup.restore")
 _CLOSING: Final = tuple(each for each in LISTS if each.closes)
@@ -51,7 +52,7 @@ class ConfigurationRestore:
             return
         allowed = await self.allowed()
         planned = await changes_of(self.database, self.sealer, site, configuration, allowed)
-        added = [change for change in planned if change.action is Action.ADD]
+        added = [change for change in planned if change.action is ConfigurationAction.ADD]
         parts = {each.part for each in _CLOSING}
         wanted = {part: _wanted(added, part) if part in parts else {} for part in Part}
 
@@ -100,7 +101,11 @@ class ConfigurationRestore:
         async def read(tx: Transaction) -> list[Change]:
             return await changes_of(tx, self.sealer, await lock_site(tx, site.id), configuration, allowed)
 
-        missing = [change for change in await self.database.transact(read) if change.action is not Action.LEAVE_OUT]
+        missing = [
+            change
+            for change in await self.database.transact(read)
+            if change.action is not ConfigurationAction.LEAVE_OUT
+        ]
         if missing:
             raise unavailable(
                 f"{len(missing)} parts of the configuration are not what the backup holds: {missing[0]}.",
@@ -109,11 +114,11 @@ class ConfigurationRestore:
         await run.log("The configuration is restored, except for what was left out.")
 
 
-def _wanted(planned: list[Change], part: Part) -> dict[str, Action]:
+def _wanted(planned: list[Change], part: Part) -> dict[str, ConfigurationAction]:
     return {
         change.name: change.action
         for change in planned
-        if change.part is part and change.action is not Action.LEAVE_OUT
+        if change.part is part and change.action is not ConfigurationAction.LEAVE_OUT
     }
 
 
@@ -122,14 +127,14 @@ async def _put_back(
     site: SiteRow,
     configuration: Configuration,
     allowed: Allowed,
-    wanted: dict[Part, dict[str, Action]],
+    wanted: dict[Part, dict[str, ConfigurationAction]],
 ) -> None:
     for stored in configuration.domains:
         match wanted[Part.NAME].get(stored.name):
-            case Action.ADD:
+            case ConfigurationAction.ADD:
                 name = allowed.name(stored.name)
                 await claim(tx, site.id, site.owner_id, [name], redirect_to_primary=stored.redirect_to_primary)
-            case Action.CHANGE:
+            case ConfigurationAction.CHANGE:
                 await set_redirected(tx, site, stored.name, stored.redirect_to_primary and stored.name != site.domain)
     for stored_list in LISTS:
         for entry in getattr(configuration, stored_list.key):
@@ -149,7 +154,7 @@ async def _put_app_back(
     sealer: Sealer,
     site: SiteRow,
     configuration: Configuration,
-    wanted: dict[Part, dict[str, Action]],
+    wanted: dict[Part, dict[str, ConfigurationAction]],
 ) -> None:
     """The application uses them from its next start on, as after a change by hand."""
     if wanted[Part.APP]:

@@ -13,8 +13,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.restic import NoRepositoryError, Repository, Snapshot, StalledError
 from svc_actors.panel.backups.local_target import require_mounted, require_room_at
 from svc_actors.panel.backups.records import BackupRow, added_bytes, completed, write_copies, write_copy_error
 from svc_actors.panel.backups.repositories import RepositoryRow
@@ -22,6 +20,8 @@ from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.backups.tools import Tools, ids_of
 from svc_actors.panel.backups.unrecorded import tell_of_unknown
 from svc_actors.panel.jobs import JobRun
+from svc_common.errors import ServiceError, unavailable
+from svc_webhost.restic import NoRepositoryError, Repository, Snapshot, StalledError
 
 CATCH_UP_SECONDS: Final = 900.0
 """After that no older backup is started: other sites' backups wait behind this one."""

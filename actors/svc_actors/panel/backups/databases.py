@@ -16,14 +16,14 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import conflict, unavailable
-from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.databases.records import DATABASE_COLUMNS, DatabaseRow, as_database
 from svc_actors.panel.databases.states import DatabaseStatus
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database
+from svc_common.errors import conflict, unavailable
+from svc_webhost.databases import DatabaseError, DatabaseServer, EngineKind
+from svc_webhost.tree_removal import remove_tree
 
 FOLDER: Final = "databases"
 LIST: Final = "databases.json"

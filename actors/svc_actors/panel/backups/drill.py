@@ -17,11 +17,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import not_found, unavailable
-from svc_actors.host.databases import DatabaseName, EngineKind
-from svc_actors.host.restic import Repository
-from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
-from svc_actors.host.restic.manifest import size_below
 from svc_actors.panel.backups.databases import FOLDER, Dumped, told
 from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_compared, write_scratch
 from svc_actors.panel.backups.records import BackupRow, read_backup
@@ -30,6 +25,11 @@ from svc_actors.panel.backups.tools import DUMPED, Tools
 from svc_actors.panel.jobs import Job, JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
+from svc_common.errors import not_found, unavailable
+from svc_webhost.databases import DatabaseName, EngineKind
+from svc_webhost.restic import Repository
+from svc_webhost.restic.driver import CONTENT, LISTED, TREE
+from svc_webhost.restic.manifest import size_below
 
 SCRATCH_NUMBER: Final = 1
 """Numbers of sites start at 1001 (`site_numbers`)."""

@@ -14,9 +14,9 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.errors import conflict, not_found
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobStatus, NewJob, enqueue
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict, not_found
 
 DRILL: Final = "backup.drill"
 DRILL_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "try_databases", "remove")

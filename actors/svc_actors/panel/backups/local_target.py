@@ -14,10 +14,10 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import capacity, unavailable
 from svc_actors.panel.backups.places import SPARE_BYTES, free_bytes_of
 from svc_actors.panel.backups.targets import LocalSettings, TargetRow, write_marked
 from svc_actors.store import Database
+from svc_common.errors import capacity, unavailable
 
 MARKER: Final = ".svc-target-"
 

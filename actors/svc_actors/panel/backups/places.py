@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from svc_actors.durable import sync_folder
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.restic.driver import CONTENT, TREE
-from svc_actors.host.tree_removal import remove_tree
+from svc_common.durable import sync_folder
+from svc_webhost.folders import HostFolders
+from svc_webhost.restic.driver import CONTENT, TREE
+from svc_webhost.tree_removal import remove_tree
 
 RESTORE: Final = ".restore-"
 _READY: Final = "ready"

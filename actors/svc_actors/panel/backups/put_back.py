@@ -12,12 +12,12 @@ from typing import Final
 import trio
 
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.errors import not_found
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.jobs import JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
+from svc_common.errors import not_found
+from svc_webhost.tree_removal import remove_tree
 
 PUT_BACK: Final = "backup.put_back"
 UNKNOWN_DAYS: Final = 30

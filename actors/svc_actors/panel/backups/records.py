@@ -15,13 +15,13 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
 from svc_actors.panel.backups.repositories import ensure_repository
 from svc_actors.panel.jobs import Job, JobClass, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Target, Transaction
+from svc_common.errors import conflict
 
 CREATE: Final = "backup.create"
 RESTORE: Final = "backup.restore"

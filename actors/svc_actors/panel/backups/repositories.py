@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import not_found
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Target, Transaction
+from svc_common.errors import not_found
 
 KEY_PURPOSE: Final = "backup repository"
 _REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_id,

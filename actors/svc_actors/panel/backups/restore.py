@@ -16,14 +16,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, conflict, not_found, unavailable
-from svc_actors.host.accounts import AccountError, Accounts
-from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.restic import Verified
-from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
-from svc_actors.host.restic.manifest import LEFT_OUT, size_below
-from svc_actors.host.tree_switch import hand_in, switch
 from svc_actors.panel.backups.configuration import FILE, Configuration, parsed_configuration
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.databases import FOLDER, Dumped
@@ -34,6 +26,14 @@ from svc_actors.panel.backups.tools import DUMPED, Tools
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_common.errors import ServiceError, conflict, not_found, unavailable
+from svc_webhost.accounts import AccountError, Accounts
+from svc_webhost.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.restic import Verified
+from svc_webhost.restic.driver import CONTENT, LISTED, TREE
+from svc_webhost.restic.manifest import LEFT_OUT, size_below
+from svc_webhost.tree_switch import hand_in, switch
 
 NEW: Final = "new"
 _SAID: Final = {

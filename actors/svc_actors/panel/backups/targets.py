@@ -9,12 +9,12 @@ from uuid import UUID
 
 from pydantic import Field, TypeAdapter
 
-from svc_actors.errors import conflict
-from svc_actors.host.restic import Repository, SftpFolder
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind, TargetOf, TargetSettings, sealed
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction, UniqueViolationError
+from svc_common.errors import conflict
+from svc_webhost.restic import Repository, SftpFolder
 
 _COLUMNS: Final = "id, name, settings, sealed_secret"
 

@@ -14,11 +14,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, capacity, not_found
-from svc_actors.host.restic import Repository, Restic, Snapshot
-from svc_actors.host.restic.driver import CONTENT, LISTED
-from svc_actors.host.restic.manifest import files_and_bytes
-from svc_actors.host.tree_switch import switched
 from svc_actors.panel.backups.configuration import FILE, without_secrets
 from svc_actors.panel.backups.databases import LIST, DatabaseBackups, Dumped
 from svc_actors.panel.backups.places import SPARE_BYTES, Places
@@ -29,6 +24,11 @@ from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_common.errors import ServiceError, capacity, not_found
+from svc_webhost.restic import Repository, Restic, Snapshot
+from svc_webhost.restic.driver import CONTENT, LISTED
+from svc_webhost.restic.manifest import files_and_bytes
+from svc_webhost.tree_switch import switched
 
 DUMPED: Final = f"{CONTENT}/{LIST}"
 _KEPT: Final = "kept.json"

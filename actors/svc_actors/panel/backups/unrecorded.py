@@ -20,11 +20,11 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, close_alerts, raise_alert, set_alert, was_acknowledged
-from svc_actors.host.restic import Snapshot
 from svc_actors.panel.backups.reduced import reduced_alert
 from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.store import Queryable, Transaction
+from svc_webhost.restic import Snapshot
 
 COMPLETE: Final = "complete"
 MANIFEST: Final = "manifest"

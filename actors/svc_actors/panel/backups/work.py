@@ -16,9 +16,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, not_found
-from svc_actors.host.restic import NoRepositoryError, Scanned, Snapshot
-from svc_actors.host.restic.driver import CONTENT
 from svc_actors.panel.backups.configuration import FILE, site_configuration, without_secrets
 from svc_actors.panel.backups.copies import Copying
 from svc_actors.panel.backups.local_target import require_mounted
@@ -44,6 +41,9 @@ from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, close_alerts
 from svc_actors.panel.jobs import Job, JobRun, JobStatus
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
+from svc_common.errors import ServiceError, not_found
+from svc_webhost.restic import NoRepositoryError, Scanned, Snapshot
+from svc_webhost.restic.driver import CONTENT
 
 
 class BackupWork:

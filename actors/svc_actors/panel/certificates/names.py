@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from svc_actors.errors import ServiceError, wrong_field
-from svc_actors.host.knot.names import is_within
 from svc_actors.panel.sites.names import site_name
+from svc_common.errors import ServiceError, wrong_field
+from svc_webhost.knot.names import is_within
 
 WILDCARD = "*."
 

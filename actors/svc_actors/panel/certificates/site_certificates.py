@@ -27,9 +27,7 @@ from svc_actors.alerts import set_alert
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
-from svc_actors.errors import conflict, invalid, not_found, wrong_field
-from svc_actors.host.certificate_files import CertificateFiles
-from svc_actors.host.challenge_files import ChallengeFiles
+from svc_actors.panel.certificates.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards, wildcards_of
 from svc_actors.panel.certificates.records import (
@@ -51,6 +49,8 @@ from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Caller, Database, Transaction, service_itself
+from svc_common.errors import conflict, invalid, not_found, wrong_field
+from svc_webhost.certificate_files import CertificateFiles
 
 LOOK_SECONDS: Final = 2.0
 AT_ONCE: Final = 4

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from svc_actors.acme import AcmeError, ChallengeType, Proof
-from svc_actors.errors import ServiceError
 from svc_actors.panel.certificates.names import SiteNames
 from svc_actors.panel.dns.proving import PREFIX, Proving, zone_of
 from svc_actors.runtime import DomainError
+from svc_common.errors import ServiceError
 
 
 class _Shown(NamedTuple):

@@ -18,9 +18,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.databases import CONNECTIONS, DatabaseError, DatabaseServer, DatabaseServers, EngineKind, Session
-from svc_actors.host.launcher import LauncherError
 from svc_actors.panel.databases.changes import delete_all_of_site
 from svc_actors.panel.databases.records import (
     DatabaseRow,
@@ -38,6 +35,9 @@ from svc_actors.panel.databases.records import (
 from svc_actors.panel.databases.states import DatabaseMove, DatabaseStatus
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ServiceError, unavailable
+from svc_webhost.databases import CONNECTIONS, DatabaseError, DatabaseServer, DatabaseServers, EngineKind, Session
+from svc_webhost.launcher import LauncherError
 
 RESUME_SECONDS: Final = 30.0
 _LOOK_MOST_SECONDS: Final = 10.0

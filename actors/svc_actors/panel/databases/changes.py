@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
-from svc_actors.host.databases import CONNECTIONS, Access, EngineKind, database_name, user_name
 from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
 from svc_actors.panel.databases.records import (
     DATABASE_COLUMNS,
@@ -28,6 +26,8 @@ from svc_actors.panel.databases.states import DatabaseMove
 from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Transaction, audit
+from svc_common.errors import conflict
+from svc_webhost.databases import CONNECTIONS, Access, EngineKind, database_name, user_name
 
 MOST_OF_A_SITE: Final = 50
 """Number of databases."""

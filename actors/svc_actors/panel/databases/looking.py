@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from svc_actors.errors import invalid, unavailable
-from svc_actors.host.confined.sql_look import LOOKED
-from svc_actors.host.databases import DatabaseError, DatabaseServer, SiteFile
 from svc_actors.panel.jobs import JobRun, ProgramFailed
 from svc_actors.panel.sites.records import SiteRow
+from svc_common.errors import invalid, unavailable
+from svc_webhost.confined.sql_look import LOOKED
+from svc_webhost.databases import DatabaseError, DatabaseServer, SiteFile
 
 _REFUSED: Final = 3
-"""Exit status with which the program that reads dumps refuses one (`svc_actors.host.confined.sql`)."""
+"""Exit status with which the program that reads dumps refuses one (`svc_webhost.confined.sql`)."""
 
 
 async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import not_found
-from svc_actors.host.databases import Access, DatabaseName, EngineKind, UserName
 from svc_actors.panel.databases.states import MOVES, DatabaseMove, DatabaseStatus, before
 from svc_actors.store import Queryable, Record, Target, Transaction
+from svc_common.errors import not_found
+from svc_webhost.databases import Access, DatabaseName, EngineKind, UserName
 
 DATABASE_COLUMNS: Final = """databases.id, databases.site_id, databases.engine, databases.name, databases.status,
     (SELECT owner_id FROM sites WHERE sites.id = databases.site_id) AS owner_id"""

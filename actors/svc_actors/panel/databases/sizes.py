@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from svc_actors.host.databases import DatabaseError, DatabaseServers
 from svc_actors.panel.databases.records import DATABASE_COLUMNS, as_database
 from svc_actors.store import Database
+from svc_webhost.databases import DatabaseError, DatabaseServers
 
 
 async def bytes_of_databases(database: Database, servers: DatabaseServers, site_id: UUID) -> int | None:

@@ -22,9 +22,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, capacity, conflict, not_found, unavailable
-from svc_actors.host.databases import DatabaseServer, EngineKind, SiteFile
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
 from svc_actors.panel.backups.databases import told as translated
 from svc_actors.panel.backups.tools import Tools
@@ -35,6 +32,9 @@ from svc_actors.panel.databases.states import DatabaseStatus
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue, require_turn
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Caller, Database, Record, Transaction, audit
+from svc_common.errors import ServiceError, capacity, conflict, not_found, unavailable
+from svc_webhost.databases import DatabaseServer, EngineKind, SiteFile
+from svc_webhost.folders import HostFolders
 
 EXPORT: Final = "database.export"
 IMPORT: Final = "database.import"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, unavailable
-from svc_actors.host.delegation import DelegationError, RememberedDelegations
-from svc_actors.host.knot import Authority
-from svc_actors.host.knot.names import LONGEST_NAME, is_within
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, service_itself
+from svc_common.errors import conflict, unavailable
+from svc_webhost.delegation import DelegationError, RememberedDelegations
+from svc_webhost.knot import Authority
+from svc_webhost.knot.names import LONGEST_NAME, is_within
 
 PREFIX: Final = "_acme-challenge."
 _CALLER: Final = service_itself("certificate.prove")

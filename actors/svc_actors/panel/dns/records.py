@@ -10,8 +10,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from svc_actors.host.knot import RecordData, RecordType, ResourceRecord
 from svc_actors.store import Queryable, Record, Target
+from svc_webhost.knot import RecordData, RecordType, ResourceRecord
 
 DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 

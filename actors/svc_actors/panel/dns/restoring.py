@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from svc_actors.errors import ServiceError
-from svc_actors.host.knot import RecordType
 from svc_actors.panel.dns.records import NewRecord, RecordRow
 from svc_actors.panel.dns.rules import check
+from svc_common.errors import ServiceError
+from svc_webhost.knot import RecordType
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from svc_actors.errors import conflict, wrong_field
-from svc_actors.host.knot import RecordType
-from svc_actors.host.knot.data import CnameData, MxData, NsData, SrvData
-from svc_actors.host.knot.names import is_within, to_ascii
 from svc_actors.panel.dns.records import NewRecord
+from svc_common.errors import conflict, wrong_field
+from svc_webhost.knot import RecordType
+from svc_webhost.knot.data import CnameData, MxData, NsData, SrvData
+from svc_webhost.knot.names import is_within, to_ascii
 
 MOST_RECORDS: Final = 2_000
 MOST_BYTES_OF_A_SET: Final = 48_000

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from svc_actors.host.addresses import public_addresses
-from svc_actors.host.knot import Authority, KnotSettings
-from svc_actors.host.knot.names import host_name
+from svc_webhost.addresses import public_addresses
+from svc_webhost.knot import Authority, KnotSettings
+from svc_webhost.knot.names import host_name
 
 UNNAMED: Final = "nameserver.invalid"
 """Name server in zones until the operator has named one: nothing can be delegated to it (RFC 2606)."""

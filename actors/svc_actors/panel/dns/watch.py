@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from svc_actors.errors import unavailable
-from svc_actors.host.knot import KnotAway, KnotError, NameServer
 from svc_actors.panel.dns.records import ZoneRow, as_zone
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_webhost.knot import KnotAway, KnotError, NameServer
 
 ROUND_SECONDS: Final = 5.0
 

@@ -21,8 +21,6 @@ import structlog
 import trio
 
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.errors import conflict, not_found, unavailable
-from svc_actors.host.knot import Agreement, Authority, KnotAway, KnotError, NameServer, RecordData, RecordType, Zone
 from svc_actors.panel.dns.records import DATA, NewRecord, RecordRow, ZoneRow, as_record, as_zone, read_records, rendered
 from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.dns.rules import check, check_removal
@@ -30,6 +28,8 @@ from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.host_work import HOST_PATIENCE
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, NewEvent, Transaction, audit, events, service_itself
+from svc_common.errors import conflict, not_found, unavailable
+from svc_webhost.knot import Agreement, Authority, KnotAway, KnotError, NameServer, RecordData, RecordType, Zone
 
 DEFAULT_TTL: Final = 3_600
 POINTED_TTL: Final = 300

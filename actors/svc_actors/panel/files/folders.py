@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from svc_actors.errors import conflict
-from svc_actors.host.confined_client import SiteFolder
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
+from svc_common.errors import conflict
+from svc_webhost.confined_client import SiteFolder
+from svc_webhost.folders import HostFolders
 
 
 def site_folder(folders: HostFolders, site: SiteRow) -> SiteFolder:

@@ -18,8 +18,14 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ServiceError, capacity, conflict, not_found
-from svc_actors.host.confined.protocol import (
+from svc_actors.panel.accounts.allowances import lock_owner
+from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
+from svc_actors.panel.files.folders import site_folder
+from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Caller, Database, Record, Target, Transaction, audit
+from svc_common.errors import ServiceError, capacity, conflict, not_found
+from svc_webhost.confined.protocol import (
     FreeSpace,
     UploadDiscard,
     UploadOpen,
@@ -27,14 +33,8 @@ from svc_actors.host.confined.protocol import (
     UploadVerify,
     UploadWrite,
 )
-from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
-from svc_actors.host.folders import HostFolders
-from svc_actors.panel.accounts.allowances import lock_owner
-from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
-from svc_actors.panel.files.folders import site_folder
-from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
-from svc_actors.panel.sites.states import SiteStatus
-from svc_actors.store import Caller, Database, Record, Target, Transaction, audit
+from svc_webhost.confined_client import ConfinedFiles, SiteFolder
+from svc_webhost.folders import HostFolders
 
 KEPT_HOURS: Final = 24
 """After its last part. The helper removes older ones by itself, in case the record goes first."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import not_found
-from svc_actors.host.confined.protocol import Compress, Extract
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.files.folders import site_folder
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Database
+from svc_common.errors import not_found
+from svc_webhost.confined.protocol import Compress, Extract
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
 
 EXTRACT: Final = "file.extract"
 COMPRESS: Final = "file.compress"

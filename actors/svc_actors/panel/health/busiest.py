@@ -17,10 +17,10 @@ from typing import Final
 
 import trio
 
-from svc_actors.host.databases import CONNECTIONS, DatabaseError, DatabaseServers
-from svc_actors.host.site_use import SiteUse
-from svc_actors.host.vitals import Vitals
 from svc_actors.store import Database
+from svc_webhost.databases import CONNECTIONS, DatabaseError, DatabaseServers
+from svc_webhost.site_use import SiteUse
+from svc_webhost.vitals import Vitals
 
 # Below these a name would be noise: on a quiet server some site is always the first.
 _NOTABLE_SHARE: Final = 0.25

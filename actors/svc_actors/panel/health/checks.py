@@ -17,15 +17,15 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import ServiceError
-from svc_actors.host.databases import DatabaseError, DatabaseServer, DatabaseServers
-from svc_actors.host.knot import KnotError, NameServer
-from svc_actors.host.launcher import Launcher
-from svc_actors.host.site_runtime import is_of_a_site
-from svc_actors.host.vitals import Vitals
 from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
+from svc_webhost.databases import DatabaseError, DatabaseServer, DatabaseServers
+from svc_webhost.knot import KnotError, NameServer
+from svc_webhost.launcher import Launcher
+from svc_webhost.site_runtime import is_of_a_site
+from svc_webhost.vitals import Vitals
 
 Check = Callable[[HealthStatus], Awaitable[Finding]]
 """Gets the status that counts so far."""

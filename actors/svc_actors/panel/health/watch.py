@@ -23,8 +23,6 @@ import structlog
 import trio
 
 from svc_actors.alerts import Severity, set_alert
-from svc_actors.errors import ServiceError
-from svc_actors.host.launcher import LauncherError
 from svc_actors.panel.health.checks import Check
 from svc_actors.panel.health.records import (
     Change,
@@ -38,6 +36,8 @@ from svc_actors.panel.health.records import (
 )
 from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ServiceError
+from svc_webhost.launcher import LauncherError
 
 ROUND_SECONDS: Final = 60.0
 WORSE_LOOKS: Final = 2

@@ -13,11 +13,17 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from svc_actors.errors import unavailable
-from svc_actors.host.confined.protocol import PARSING_SECONDS, JudgeHtaccess
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.htaccess.verdicts import (
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.sites.php import PHP_TYPES, php_of
+from svc_actors.panel.sites.protected_paths import protections_of
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.states import SiteType
+from svc_actors.store import Queryable
+from svc_common.errors import unavailable
+from svc_webhost.confined.protocol import PARSING_SECONDS, JudgeHtaccess
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
+from svc_webhost.htaccess.verdicts import (
     Denied,
     HttpsForced,
     NameRedirected,
@@ -27,12 +33,6 @@ from svc_actors.host.htaccess.verdicts import (
     Verdict,
     Wish,
 )
-from svc_actors.panel.files import site_folder
-from svc_actors.panel.sites.php import PHP_TYPES, php_of
-from svc_actors.panel.sites.protected_paths import protections_of
-from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.states import SiteType
-from svc_actors.store import Queryable
 
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
 """For sites of other types nginx serves no files."""

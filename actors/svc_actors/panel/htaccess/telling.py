@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from svc_actors.host.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Protected, Redirected, Wish
 from svc_actors.panel.sites.claims import set_redirected
 from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
 from svc_actors.panel.sites.php import SitePhp, php_of
@@ -17,6 +16,7 @@ from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, protect
 from svc_actors.panel.sites.records import SiteRow, change_record
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect
 from svc_actors.store import Transaction
+from svc_webhost.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Protected, Redirected, Wish
 
 
 async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[str]:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, invalid
-from svc_actors.host import confined
-from svc_actors.host.archives.model import account_of
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.imports.records import ImportRow, lock_import, read_import, write_found, write_job, write_move
 from svc_actors.panel.imports.states import ImportMove, ImportStatus
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
 from svc_actors.store import Database, Transaction
+from svc_common.errors import conflict, invalid
+from svc_webhost import confined
+from svc_webhost.archives.model import account_of
+from svc_webhost.folders import HostFolders
 
 KIND: Final = "import.analyse"
 SECONDS: Final = 3600.0

@@ -7,10 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
 
-from svc_actors.host.archives.model import Account, FoundCertificate, FoundDatabase, FoundPasswords, FoundSite, Kind
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.mariadb.tables import StagedTables
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.imports.plan import (
@@ -24,6 +20,10 @@ from svc_actors.panel.imports.records import (
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
+from svc_webhost.archives.model import Account, FoundCertificate, FoundDatabase, FoundPasswords, FoundSite, Kind
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
+from svc_webhost.mariadb.tables import StagedTables
 
 
 @dataclass(frozen=True)

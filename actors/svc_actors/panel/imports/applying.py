@@ -36,15 +36,6 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable, why_undelivered
-from svc_actors.host import confined
-from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
-from svc_actors.host.archives.placing import below, placed_at
-from svc_actors.host.confined.protocol import Delete, PlaceImported, RewriteConfiguration
-from svc_actors.host.database_clients import HOST
-from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
-from svc_actors.host.launcher import Limits
-from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.databases.looking import look_at as look_at_dump
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.host_work import finished
@@ -85,6 +76,16 @@ from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.panel.wordpress.records import WordPressOrder, write_installed, write_order
 from svc_actors.runtime import DeliveryError
 from svc_actors.store import Transaction
+from svc_actors.undelivered import why_undelivered
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
+from svc_webhost import confined
+from svc_webhost.archives.model import FoundDatabase, FoundSite, Kind
+from svc_webhost.archives.placing import below, placed_at
+from svc_webhost.confined.protocol import Delete, PlaceImported, RewriteConfiguration
+from svc_webhost.database_clients import HOST
+from svc_webhost.databases import DatabaseError, EngineKind, SiteFile, database_name
+from svc_webhost.launcher import Limits
+from svc_webhost.wordpress import SiteDatabase
 
 KIND: Final = "import.apply"
 STEPS: Final = ("make_sites", "place_files", "load_databases", "set_up", "tidy")

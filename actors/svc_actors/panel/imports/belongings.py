@@ -8,16 +8,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.host.archives.model import FoundCertificate, FoundSite, Kind
-from svc_actors.host.confined.protocol import Read
-from svc_actors.host.knot import RecordData
 from svc_actors.panel.dns.records import NewRecord
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.imports.applied import Applied, Parts
 from svc_actors.panel.imports.plan import (
-    Action,
+    PlanAction,
     names_of,
     records_of,
     task_of,
@@ -30,6 +26,10 @@ from svc_actors.panel.schedules.cron import BadCronError, Cron, next_time, zone_
 from svc_actors.panel.schedules.records import insert_schedule
 from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.store import Transaction, audit, service_itself
+from svc_common.errors import ErrorCode, ServiceError
+from svc_webhost.archives.model import FoundCertificate, FoundSite, Kind
+from svc_webhost.confined.protocol import Read
+from svc_webhost.knot import RecordData
 
 _TASK_SECONDS: Final = 3600
 MOST_FILE: Final = 1 << 20
@@ -136,7 +136,7 @@ class Belongings:
             await self.note(run, applied, kind, name, error.message)
 
     async def note(self, run: JobRun, applied: Applied, kind: Kind, name: str, reason: str) -> None:
-        told = {"kind": kind.value, "name": name[:200], "action": Action.LEAVE_OUT.value, "reason": reason[:500]}
+        told = {"kind": kind.value, "name": name[:200], "action": PlanAction.LEAVE_OUT.value, "reason": reason[:500]}
         await run.transact(lambda tx: add_outcome(tx, applied.row.id, [told]))
         await run.log(f"{kind.value} {name}: {reason}"[:1000])
 

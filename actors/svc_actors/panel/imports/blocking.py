@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
 
 
 async def blocking_lines(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from svc_actors.host.confined.pages import path_of
+from svc_webhost.confined.pages import path_of
 
 SIMILAR: Final = 0.9
 """Share of a page's words that must be the same."""

@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import trio
 
-from svc_actors.host.archives.model import FoundSite
-from svc_actors.host.confined.sql_rows import ROWS
-from svc_actors.host.databases import DatabaseError, DatabaseName, database_name
-from svc_actors.host.mariadb.tables import StagedTables
 from svc_actors.panel.imports.comparing import check
 from svc_actors.panel.imports.plan import labels_of
 from svc_actors.panel.imports.records import read_import
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database
+from svc_webhost.archives.model import FoundSite
+from svc_webhost.confined.sql_rows import ROWS
+from svc_webhost.databases import DatabaseError, DatabaseName, database_name
+from svc_webhost.mariadb.tables import StagedTables
 
 NOT_LOADED: Final = "its dump was not loaded: "
 """Start of the note about a database that came without its content."""

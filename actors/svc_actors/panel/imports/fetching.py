@@ -12,9 +12,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import conflict, unavailable, wrong_field
-from svc_actors.host.folders import HostFolders
-from svc_actors.outbound import AddressRefused, Outbound
 from svc_actors.panel.imports.analysing import SECONDS as ANALYSIS_SECONDS
 from svc_actors.panel.imports.analysing import ImportAnalysis
 from svc_actors.panel.imports.foreign_hosts import FETCH_SECONDS, ForeignHosts, HostKey, Remote, Secrets, order_of
@@ -32,6 +29,9 @@ from svc_actors.panel.imports.uploads import ARCHIVE, Imports, free_bytes, requi
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, audit
+from svc_common.errors import conflict, unavailable, wrong_field
+from svc_common.outbound import AddressRefused, Outbound
+from svc_webhost.folders import HostFolders
 
 KIND: Final = "import.fetch"
 SECONDS: Final = FETCH_SECONDS + ANALYSIS_SECONDS

@@ -19,15 +19,15 @@ from typing import Any, Final, Protocol
 import trio
 from pydantic import BaseModel, ConfigDict, Field
 
-from svc_actors.errors import unavailable
-from svc_actors.host import confined
-from svc_actors.host.apache.passwords import MOST_BYTES
-from svc_actors.host.archives.fetched import DESCRIPTION, HOME, PHP, dump_path
-from svc_actors.host.confined.fetch import KEY
-from svc_actors.host.confined_client import SiteFolder
-from svc_actors.host.programs import Program, memory_file, run_program
 from svc_actors.panel.jobs import JobRun, ProgramFailed
-from svc_actors.public_keys import key_fingerprint
+from svc_common.errors import unavailable
+from svc_common.public_keys import key_fingerprint
+from svc_webhost import confined
+from svc_webhost.apache.passwords import MOST_BYTES
+from svc_webhost.archives.fetched import DESCRIPTION, HOME, PHP, dump_path
+from svc_webhost.confined.fetch import KEY
+from svc_webhost.confined_client import SiteFolder
+from svc_webhost.programs import Program, memory_file, run_program
 
 FETCH_SECONDS: Final = 4 * 3600.0
 STALLED_SECONDS: Final = 120

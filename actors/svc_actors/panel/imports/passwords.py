@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc_actors.host.archives.model import FoundSite
-from svc_actors.host.archives.placing import placed_at
 from svc_actors.panel.htaccess.reading import PasswordsAt
 from svc_actors.panel.imports.applied import Applied
 from svc_actors.panel.imports.belongings import ASIDE
+from svc_webhost.archives.model import FoundSite
+from svc_webhost.archives.placing import placed_at
 
 _LEFT_OUT: Final = "its passwords were left out of the import"
 

@@ -12,9 +12,10 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from svc_actors.host.accepted import is_protected_place
-from svc_actors.host.archives.crontab import NoTaskError, Task, typed
-from svc_actors.host.archives.model import (
+from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
+from svc_webhost.accepted import is_protected_place
+from svc_webhost.archives.crontab import NoTaskError, Task, typed
+from svc_webhost.archives.model import (
     Account,
     FoundDatabase,
     FoundPasswords,
@@ -23,16 +24,15 @@ from svc_actors.host.archives.model import (
     FoundZone,
     Kind,
 )
-from svc_actors.host.archives.placing import beside
-from svc_actors.host.archives.tree import NO_DOMAIN
-from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
+from svc_webhost.archives.placing import beside
+from svc_webhost.archives.tree import NO_DOMAIN
 
 _ADDRESSES: Final = ("A", "AAAA")
 _NAMED: Final = 10
 """Logins that are left out."""
 
 
-class Action(StrEnum):
+class PlanAction(StrEnum):
     IMPORT = "import"
     CHANGE = "change"
     LEAVE_OUT = "leave_out"
@@ -44,7 +44,7 @@ class Item:
 
     kind: Kind
     name: str
-    action: Action
+    action: PlanAction
     reason: str
     id: str | None = None
 
@@ -85,7 +85,7 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
         items += _zone(zone, names, server)
     for certificate in account.certificates:
         reason = "it is served if it is valid, and its key is its own"
-        items.append(_chosen(Kind.CERTIFICATE, certificate.domain, Action.IMPORT, reason))
+        items.append(_chosen(Kind.CERTIFICATE, certificate.domain, PlanAction.IMPORT, reason))
     for number, passwords in enumerate(account.passwords):
         items.append(_passwords(account, number, passwords, choices))
     for number, task in enumerate(account.tasks):
@@ -93,11 +93,11 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
         try:
             found = typed(task, account.sites)
         except NoTaskError as error:
-            items.append(Item(Kind.TASK, name, Action.LEAVE_OUT, f"{error}: add it as a scheduled task yourself"))
+            items.append(Item(Kind.TASK, name, PlanAction.LEAVE_OUT, f"{error}: add it as a scheduled task yourself"))
         else:
             reason = f"a task of {choices.domains.get(found.domain, found.domain)}: {found.kind} {found.path}"
-            items.append(Item(Kind.TASK, name, Action.CHANGE, reason, f"{Kind.TASK.value}:{number}"))
-    items += [Item(left.kind, left.name, Action.LEAVE_OUT, left.reason) for left in account.left]
+            items.append(Item(Kind.TASK, name, PlanAction.CHANGE, reason, f"{Kind.TASK.value}:{number}"))
+    items += [Item(left.kind, left.name, PlanAction.LEAVE_OUT, left.reason) for left in account.left]
     return items
 
 
@@ -197,7 +197,7 @@ def task_of(account: Account, number: int) -> Task | None:
         return None
 
 
-def _chosen(kind: Kind, name: str, action: Action, reason: str) -> Item:
+def _chosen(kind: Kind, name: str, action: PlanAction, reason: str) -> Item:
     return Item(kind, name, action, reason, f"{kind.value}:{name}")
 
 
@@ -206,48 +206,48 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
     size = f"{site.files:,} files, {site.size:,} bytes"
     if domain == NO_DOMAIN:
         items = [
-            _chosen(Kind.SITE, site.domain, Action.CHANGE, f"{size}; the archive does not say its domain: give one")
+            _chosen(Kind.SITE, site.domain, PlanAction.CHANGE, f"{size}; the archive does not say its domain: give one")
         ]
     elif domain != site.domain:
-        items = [_chosen(Kind.SITE, site.domain, Action.CHANGE, f"{size}; it becomes {domain}")]
+        items = [_chosen(Kind.SITE, site.domain, PlanAction.CHANGE, f"{size}; it becomes {domain}")]
     else:
-        items = [_chosen(Kind.SITE, site.domain, Action.IMPORT, size)]
+        items = [_chosen(Kind.SITE, site.domain, PlanAction.IMPORT, size)]
     kept = aliases_of(site, choices)
     for alias in site.aliases:
         if alias in kept or domain == site.domain:
-            items.append(_chosen(Kind.ALIAS, alias, Action.IMPORT, f"a name of {domain}"))
+            items.append(_chosen(Kind.ALIAS, alias, PlanAction.IMPORT, f"a name of {domain}"))
         else:
-            items.append(Item(Kind.ALIAS, alias, Action.LEAVE_OUT, "its site gets another domain"))
+            items.append(Item(Kind.ALIAS, alias, PlanAction.LEAVE_OUT, "its site gets another domain"))
     php = site_php(site, server)
     if site.php is None or php != site.php:
         before = f"PHP {site.php} is not installed here" if site.php else "the archive does not say which PHP it had"
         items.append(
-            Item(Kind.PHP, domain, Action.CHANGE, f"{before}: it gets {php or 'none, as the server has none'}")
+            Item(Kind.PHP, domain, PlanAction.CHANGE, f"{before}: it gets {php or 'none, as the server has none'}")
         )
     else:
-        items.append(Item(Kind.PHP, domain, Action.IMPORT, f"PHP {php}"))
+        items.append(Item(Kind.PHP, domain, PlanAction.IMPORT, f"PHP {php}"))
     items += [
-        Item(Kind.FILES, folder, Action.IMPORT, f"next to its document root, as {beside(folder)}/")
+        Item(Kind.FILES, folder, PlanAction.IMPORT, f"next to its document root, as {beside(folder)}/")
         for folder in site.home
     ]
     if site.wordpress is not None:
         reason = "a WordPress: its database is written into wp-config.php, and nothing else of it is changed"
-        items.append(Item(Kind.CONFIGURATION, site.wordpress, Action.CHANGE, reason))
+        items.append(Item(Kind.CONFIGURATION, site.wordpress, PlanAction.CHANGE, reason))
     for path in site.applications:
         reason = "it is kept as it is: write the new names and passwords of databases into it yourself"
-        items.append(Item(Kind.CONFIGURATION, path, Action.LEAVE_OUT, reason))
+        items.append(Item(Kind.CONFIGURATION, path, PlanAction.LEAVE_OUT, reason))
     return items
 
 
 def _database(account: Account, database: FoundDatabase) -> list[Item]:
     if database.site is None:
-        return [Item(Kind.DATABASE, database.name, Action.LEAVE_OUT, "there is no site that it could go with")]
+        return [Item(Kind.DATABASE, database.name, PlanAction.LEAVE_OUT, "there is no site that it could go with")]
     label = labels_of(account)[database.name]
     reason = f"of {database.site}, called {label} behind the site's prefix"
-    items = [_chosen(Kind.DATABASE, database.name, Action.CHANGE, reason)]
+    items = [_chosen(Kind.DATABASE, database.name, PlanAction.CHANGE, reason)]
     for user in database.users:
         reason = f"the database's user is called {label} here, with a new password (svc database-user reset-password)"
-        items.append(Item(Kind.DATABASE_USER, user, Action.CHANGE, reason))
+        items.append(Item(Kind.DATABASE_USER, user, PlanAction.CHANGE, reason))
     return items
 
 
@@ -257,18 +257,18 @@ def _passwords(account: Account, number: int, found: FoundPasswords, choices: Ch
     problem = found.problem or (None if is_protected_place(found.path) else "no protected path can be called so")
     if problem is not None:
         reason = f"{problem}: what asked for a password there blocks, protect the path yourself"
-        return Item(Kind.PROTECTED_PATH, name, Action.LEAVE_OUT, reason)
+        return Item(Kind.PROTECTED_PATH, name, PlanAction.LEAVE_OUT, reason)
     reason = f"asks for a password; logins brought from {found.named}: {found.logins}"
     if found.left:
         listed = "; ".join(f"{who} ({why})" for who, why in found.left[:_NAMED])
         more = f"; and {len(found.left) - _NAMED} more" if len(found.left) > _NAMED else ""
         reason += f"; left out: {listed}{more}"
-    action = Action.CHANGE if found.left else Action.IMPORT
+    action = PlanAction.CHANGE if found.left else PlanAction.IMPORT
     return Item(Kind.PROTECTED_PATH, name, action, reason, f"{Kind.PROTECTED_PATH.value}:{number}")
 
 
 def _zone(zone: FoundZone, names: Collection[str], server: ServerFacts) -> list[Item]:
     records, changed = records_of(zone, names, server.addresses)
     what = f"{len(records)} records; {'; '.join(changed)}" if changed else f"{len(records)} records"
-    items = [_chosen(Kind.DNS, zone.name, Action.CHANGE if changed else Action.IMPORT, what)]
-    return [*items, *(Item(Kind.DNS, name, Action.LEAVE_OUT, reason) for name, reason in zone.left)]
+    items = [_chosen(Kind.DNS, zone.name, PlanAction.CHANGE if changed else PlanAction.IMPORT, what)]
+    return [*items, *(Item(Kind.DNS, name, PlanAction.LEAVE_OUT, reason) for name, reason in zone.left)]

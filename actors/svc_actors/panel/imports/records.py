@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import not_found
-from svc_actors.host.archives.model import Account, account_of
-from svc_actors.host.confined_client import SiteFolder
-from svc_actors.host.folders import HostFolders
 from svc_actors.panel.imports.states import ImportMove, ImportStatus, move
 from svc_actors.store import Queryable, Record, Target, Transaction
+from svc_common.errors import not_found
+from svc_webhost.archives.model import Account, account_of
+from svc_webhost.confined_client import SiteFolder
+from svc_webhost.folders import HostFolders
 
 FIRST_UID: Final = 1_990_000_000
 """First uid of the accounts that read archives, one per import number: above those of sites, and nobody else's."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from svc_actors.errors import conflict
+from svc_common.errors import conflict
 
 
 class ImportStatus(StrEnum):

@@ -17,11 +17,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError, capacity, conflict
-from svc_actors.host.confined.protocol import UploadOpen, UploadPlace, UploadVerify, UploadWrite
-from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.accounts.allowances import MIB, lock_owner
 from svc_actors.panel.imports.analysing import begin_analysis
 from svc_actors.panel.imports.records import (
@@ -35,6 +30,11 @@ from svc_actors.panel.imports.records import (
 )
 from svc_actors.panel.imports.states import ImportStatus
 from svc_actors.store import Caller, Database, Transaction, audit
+from svc_common.errors import ErrorCode, ServiceError, capacity, conflict
+from svc_webhost.confined.protocol import UploadOpen, UploadPlace, UploadVerify, UploadWrite
+from svc_webhost.confined_client import ConfinedFiles, SiteFolder
+from svc_webhost.folders import HostFolders
+from svc_webhost.tree_removal import remove_tree
 
 ARCHIVE: Final = "archive"
 MOST_OF_AN_OWNER: Final = 5

@@ -1,7 +1,7 @@
 """The job that compares a site here with its old host, and reports whether visitors may be sent here.
 
 The old host is requested at the given address, which is vetted like every server that a customer names
-(`svc_actors.outbound`); the web server here is requested as visitors do. Only GET requests are sent, for pages and
+(`svc_common.outbound`); the web server here is requested as visitors do. Only GET requests are sent, for pages and
 static files. The result is a report, which is kept until the next one.
 """
 
@@ -22,12 +22,6 @@ from uuid import UUID
 import httpcore
 import trio
 
-from svc_actors.errors import ServiceError, invalid, not_found, unavailable
-from svc_actors.host.archives.model import FoundSite, Kind, account_of
-from svc_actors.host.confined.protocol import ComparePages, ListFolder, ReadSitemap
-from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.host.folders import HostFolders
-from svc_actors.outbound import AddressRefused, Outbound, VettedNetwork
 from svc_actors.panel.certificates import read_site_certificate
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.imports.applied import choices_of
@@ -40,6 +34,12 @@ from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Queryable, Transaction
+from svc_common.errors import ServiceError, invalid, not_found, unavailable
+from svc_common.outbound import AddressRefused, Outbound, VettedNetwork
+from svc_webhost.archives.model import FoundSite, Kind, account_of
+from svc_webhost.confined.protocol import ComparePages, ListFolder, ReadSitemap
+from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.folders import HostFolders
 
 KIND: Final = "migration.verify"
 STEPS: Final = ("compare",)

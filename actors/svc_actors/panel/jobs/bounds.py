@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import rate_limited
 from svc_actors.store import Transaction
+from svc_common.errors import rate_limited
 
 MOST_WAITING_OF_SITE: Final = 10
 MOST_WAITING_OF_CUSTOMER: Final = 30

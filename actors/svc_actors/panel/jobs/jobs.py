@@ -23,8 +23,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError, refusal_in
-from svc_actors.host.programs import LeftBehindError, end_marked
 from svc_actors.panel.jobs.queue import JobQueue
 from svc_actors.panel.jobs.records import (
     CHANNEL,
@@ -43,6 +41,9 @@ from svc_actors.panel.jobs.run import MARK, JobRun
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import ActorSystem, Draining, Ref
 from svc_actors.store import Caller, Database, LoopAlert, Transaction, keep_running
+from svc_actors.undelivered import refusal_in
+from svc_common.errors import ErrorCode, ServiceError
+from svc_webhost.programs import LeftBehindError, end_marked
 
 LONGEST_SECONDS: Final = 6 * 3600.0
 """The deadline of a kind of jobs that sets none."""

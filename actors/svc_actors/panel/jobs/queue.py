@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
 from svc_actors.panel.jobs.records import (
     Begun,
     Job,
@@ -38,6 +37,7 @@ from svc_actors.panel.jobs.records import (
 )
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Queryable, Target, Transaction, UniqueViolationError, audit
+from svc_common.errors import conflict, not_found
 
 ONE_AT_A_SITE: Final = "jobs_one_at_a_site"
 """The unique index that prevents two running jobs of one site, whatever their classes."""

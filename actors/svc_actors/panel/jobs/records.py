@@ -20,9 +20,9 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.store import NewEvent, Queryable, Record, Transaction, events
+from svc_common.errors import ErrorCode, ServiceError
 
 CHANNEL: Final = "panel_jobs"
 """Announces the class of a job that was queued, or that may start now."""

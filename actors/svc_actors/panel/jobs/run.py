@@ -19,11 +19,11 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError, unavailable
-from svc_actors.host.programs import Program, run_program
 from svc_actors.panel.jobs.records import Begun, JobError, set_progress, write_lines
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ErrorCode, ServiceError, unavailable
+from svc_webhost.programs import Program, run_program
 
 MARK: Final = "SVC_PANEL_JOB"
 """The environment variable that marks programs of jobs. Its value is the installation's id, a slash, the job's id."""

@@ -13,8 +13,6 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import ServiceError, conflict, not_found, wrong_field
-from svc_actors.host.restic import NoRepositoryError
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.backups.tools import kept_of
@@ -23,6 +21,8 @@ from svc_actors.panel.recovery.key import WrongKey
 from svc_actors.panel.recovery.manifest import DamagedManifest, Manifest, ManifestSite, opened_manifest
 from svc_actors.panel.recovery.remote import Kept, Programs, Remote
 from svc_actors.store import PANEL_SCHEMA, Queryable, known_migrations
+from svc_common.errors import ServiceError, conflict, not_found, wrong_field
+from svc_webhost.restic import NoRepositoryError
 
 # Each is a restic that asks the target over the network.
 _AT_ONCE: Final = 2

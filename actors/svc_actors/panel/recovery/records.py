@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict
 from svc_actors.panel.recovery.key import NewKey, WrappedKey
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
+from svc_common.errors import conflict
 
 # Purposes of seals: a sealed value of one cannot be put in place of the other.
 SEALED_FOR: Final = "recovery manifests"

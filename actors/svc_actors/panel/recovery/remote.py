@@ -24,14 +24,14 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.programs import Program, run_program
-from svc_actors.host.restic import NoRepositoryError, Repository, Restic, Snapshot
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.places import Places, write_secret
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.recovery.manifest import DamagedManifest
 from svc_actors.sealing import Sealer
+from svc_common.errors import unavailable
+from svc_webhost.programs import Program, run_program
+from svc_webhost.restic import NoRepositoryError, Repository, Restic, Snapshot
+from svc_webhost.tree_removal import remove_tree
 
 REPOSITORY: Final = "svc-recovery"
 _PASSWORD: Final = "svc-recovery"  # noqa: S105 - the manifests in it are encrypted by themselves

@@ -25,10 +25,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
-from svc_actors.host.accounts import AccountError, Accounts
-from svc_actors.host.restic import Repository, Snapshot
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.records import BackupPart, completed, write_lost
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
@@ -52,6 +48,10 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Queryable, Transaction
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
+from svc_webhost.accounts import AccountError, Accounts
+from svc_webhost.restic import Repository, Snapshot
+from svc_webhost.tree_removal import remove_tree
 
 KIND: Final = "recovery.sites"
 _STEP: Final = re.compile(r"site_([0-9]+)(?:_[a-z0-9_]*)?")

@@ -27,8 +27,6 @@ import structlog
 import trio
 from pydantic import BaseModel, ConfigDict
 
-from svc_actors.durable import sync_folder
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.targets import AnySettings, LocalSettings, write_target
 from svc_actors.panel.databases.records import make_all_anew
@@ -52,6 +50,8 @@ from svc_actors.store import (
     prepare_schema,
     service_itself,
 )
+from svc_common.durable import sync_folder
+from svc_webhost.tree_removal import remove_tree
 
 _PIECE: Final = 1 << 20
 

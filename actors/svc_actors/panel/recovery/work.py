@@ -12,7 +12,6 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import conflict, not_found, unavailable
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob
@@ -21,6 +20,7 @@ from svc_actors.panel.recovery.records import read_order, remove_order
 from svc_actors.panel.recovery.remote import Remote
 from svc_actors.panel.recovery.staged import Order, Staged
 from svc_actors.store import Database, Queryable, Transaction
+from svc_common.errors import conflict, not_found, unavailable
 
 KIND: Final = "recovery.run"
 STEPS: Final = ("read_manifest", "put_in_place")

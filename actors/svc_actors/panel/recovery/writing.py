@@ -25,7 +25,6 @@ import structlog
 import trio
 
 from svc_actors.alerts import Severity, close_alerts, set_alert
-from svc_actors.errors import ServiceError, conflict
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.repositories import KEY_PURPOSE
 from svc_actors.panel.backups.targets import TargetRow, all_targets
@@ -42,6 +41,7 @@ from svc_actors.panel.recovery.records import (
 from svc_actors.panel.recovery.remote import Kept, Remote
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, DumpError, Transaction
+from svc_common.errors import ServiceError, conflict
 
 ROUND_SECONDS: Final = 60.0
 """Changes within one round are one manifest."""

@@ -14,8 +14,8 @@ from typing import Final
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from svc_actors.host.releases.layout import PACKAGE, Releases, boot_id
 from svc_actors.panel.releases.manifest import ReleaseError, keys_of
+from svc_webhost.releases.layout import PACKAGE, Releases, boot_id
 
 ROOT: Final = Path("/opt/svc-panel")
 PACKAGE_FOLDER: Final = Path("/usr/lib/svc/panel")

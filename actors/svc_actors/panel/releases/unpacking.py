@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.releases.manifest import Manifest, ReleaseError
+from svc_webhost.tree_removal import remove_tree
 
 PROGRAM: Final = Path("bin/svc")
 _PART: Final = ".part"

@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 
 from svc_actors.alerts import set_alert
-from svc_actors.host.releases.layout import Outcome
 from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.releases.records import RunState, last_run, read_look, write_outcome
 from svc_actors.panel.releases.work import LOOK, enqueue_look, under_way
@@ -17,6 +16,7 @@ from svc_actors.panel.updates.records import UpdateMode, read_mode
 from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.store import Database, Target, Transaction, audit, service_itself
 from svc_actors.webhooks.payload import Scalar
+from svc_webhost.releases.layout import Outcome
 
 ROUND_SECONDS: Final = 2.0
 DAILY_SECONDS: Final = 600.0

@@ -1,7 +1,7 @@
 """The jobs of the panel's own releases: one looks for the newest offered release, the other installs it.
 
 A job ends with the core, and the core ends when a release is tried. So the job prepares everything next to the running
-release, and its last step gives an order to the program that switches (`svc_actors.host.releases`); the core that runs
+release, and its last step gives an order to the program that switches (`svc_webhost.releases`); the core that runs
 after the trial records its outcome (`watch`). Until that step nothing of the running release was touched.
 """
 
@@ -17,8 +17,6 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import conflict, unavailable
-from svc_actors.host.releases.layout import Ports, Trial, release_name
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.jobs.jobs import StepWork
 from svc_actors.panel.releases.manifest import Manifest, ReleaseError, age, verified
@@ -37,6 +35,8 @@ from svc_actors.panel.releases.sources import FolderSource, Source
 from svc_actors.panel.releases.unpacking import PROGRAM, unpack
 from svc_actors.panel.updates.work import require_on
 from svc_actors.store import Database, Queryable, Transaction
+from svc_common.errors import conflict, unavailable
+from svc_webhost.releases.layout import Ports, Trial, release_name
 
 LOOK: Final = "release.look"
 INSTALL: Final = "release.install"

@@ -9,8 +9,6 @@ from typing import Final, TypeVar
 
 import trio
 
-from svc_actors.errors import conflict, unavailable
-from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.panel.certificates.records import KEY_PURPOSE
 from svc_actors.panel.certificates.served import Serving, shown_at
 from svc_actors.panel.certificates.site_certificates import SiteCertificates, Wish
@@ -21,6 +19,8 @@ from svc_actors.panel.sites.site import Site
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Database, service_itself
+from svc_common.errors import conflict, unavailable
+from svc_webhost.certificate_files import CertificateFiles
 
 T = TypeVar("T")
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from svc_actors.errors import unavailable
-from svc_actors.host.databases import DatabaseError, EngineKind
-from svc_actors.host.databases import DatabaseServer as Engine
 from svc_actors.panel.databases import DatabaseStatus, SiteDatabases
 from svc_actors.panel.databases.records import (
     DATABASE_COLUMNS,
@@ -21,6 +18,9 @@ from svc_actors.panel.databases.records import (
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database, Transaction
+from svc_common.errors import unavailable
+from svc_webhost.databases import DatabaseError, EngineKind
+from svc_webhost.databases import DatabaseServer as Engine
 
 
 class Databases:

@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from svc_actors.errors import ServiceError, conflict, rate_limited
 from svc_actors.panel.repairs.parts import Finding, Part, Parts, Repair
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
+from svc_common.errors import ServiceError, conflict, rate_limited
 
 LOOK_SECONDS: Final = 1.6
 """Per part. Once its turn has come an answer takes two seconds, including its way through the service."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from svc_actors.errors import conflict, unavailable
-from svc_actors.host.accounts import NICENESS_OF_WORK, AccountError, Accounts
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
+from svc_common.errors import conflict, unavailable
+from svc_webhost.accounts import NICENESS_OF_WORK, AccountError, Accounts
 
 
 class Permissions:

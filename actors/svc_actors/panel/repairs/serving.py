@@ -6,11 +6,6 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from svc_actors.errors import ServiceError, invalid, unavailable
-from svc_actors.host.apps import AppError, AppServing
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx import NginxError, WebServing
-from svc_actors.host.php import PhpError, PhpServing, Pool
 from svc_actors.panel.apps import AppOrder, SiteApp
 from svc_actors.panel.apps.records import AppRow, read_app
 from svc_actors.panel.host_work import finished
@@ -22,6 +17,11 @@ from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction, service_itself
+from svc_common.errors import ServiceError, invalid, unavailable
+from svc_webhost.apps import AppError, AppServing
+from svc_webhost.folders import HostFolders
+from svc_webhost.nginx import NginxError, WebServing
+from svc_webhost.php import PhpError, PhpServing, Pool
 
 _CALLER: Final = "site.repair"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc_actors.errors import conflict, not_found, unavailable
 from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.repairs.diagnosis import Checked, CheckState, checked, require_finished
 from svc_actors.panel.repairs.parts import Parts, Repair
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Database, Transaction
+from svc_common.errors import conflict, not_found, unavailable
 
 KIND: Final = "site.repair"
 STEPS: Final = ("repair",)

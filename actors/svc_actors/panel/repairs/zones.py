@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from svc_actors.errors import unavailable
-from svc_actors.host.knot import Authority, KnotError, NameServer, Served, Zone
-from svc_actors.host.knot.zone import difference
 from svc_actors.panel.dns.records import read_records, rendered
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
+from svc_common.errors import unavailable
+from svc_webhost.knot import Authority, KnotError, NameServer, Served, Zone
+from svc_webhost.knot.zone import difference
 
 
 class Zones:

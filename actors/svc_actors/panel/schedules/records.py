@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
 from svc_actors.panel.schedules.cron import Cron, next_time, zone_of
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_common.errors import conflict, not_found
 
 CHANNEL: Final = "schedules"
 """Announced when the scheduler should look at a changed schedule or run."""

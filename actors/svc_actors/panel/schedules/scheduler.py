@@ -24,10 +24,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.host.launcher import Limits
-from svc_actors.host.programs import LeftBehindError, end_marked
-from svc_actors.host.site_tasks import MARK, Interpreter, SiteScript, SiteTasks, SiteVisit
 from svc_actors.panel.schedules.cron import BadCronError
 from svc_actors.panel.schedules.records import (
     CHANNEL,
@@ -47,6 +43,10 @@ from svc_actors.panel.schedules.records import (
 from svc_actors.panel.sites.records import SITE_COLUMNS, STATUS_CHANNEL, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, LoopAlert, Queryable, Transaction, keep_running
+from svc_common.errors import ErrorCode, ServiceError
+from svc_webhost.launcher import Limits
+from svc_webhost.programs import LeftBehindError, end_marked
+from svc_webhost.site_tasks import MARK, Interpreter, SiteScript, SiteTasks, SiteVisit
 
 LATE: Final = timedelta(minutes=10)
 MOST_AT_ONCE: Final = 32

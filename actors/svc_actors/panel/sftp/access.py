@@ -10,11 +10,11 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import unavailable
-from svc_actors.host.sftp import SftpError, SftpServing
 from svc_actors.panel.sftp.records import open_logins
 from svc_actors.panel.sites.following import whenever_sites_change
 from svc_actors.store import Database, EventLog
+from svc_common.errors import unavailable
+from svc_webhost.sftp import SftpError, SftpServing
 
 LOOK_SECONDS: Final = 30.0
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, forbidden, not_found
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.launcher import Limits
-from svc_actors.host.sftp import AccessKind, SftpLogin
 from svc_actors.panel.accounts.allowances import SHELL_ALLOWED
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_common.errors import conflict, forbidden, not_found
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.launcher import Limits
+from svc_webhost.sftp import AccessKind, SftpLogin
 
 MOST_LOGINS: Final = 20
 """Per site."""

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
 from svc_actors.panel.accounts import members
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction
+from svc_common.errors import conflict, not_found
 
 MOST_NAMES: Final = 100
 """Per site."""

@@ -18,10 +18,10 @@ from uuid import UUID
 import trio
 
 from svc_actors.alerts import Severity, Told, close_alerts, raise_alert
-from svc_actors.host.apps.model import KIND as APP
-from svc_actors.host.launcher import ServiceName, SiteLauncher
-from svc_actors.host.php.pool import KIND as PHP
 from svc_actors.store import Database, Transaction
+from svc_webhost.apps.model import KIND as APP
+from svc_webhost.launcher import ServiceName, SiteLauncher
+from svc_webhost.php.pool import KIND as PHP
 
 ROUND_SECONDS: Final = 15.0
 WINDOW_SECONDS: Final = 180.0

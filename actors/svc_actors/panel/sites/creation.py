@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
-from svc_actors.errors import conflict
-from svc_actors.host.launcher import Limits
 from svc_actors.panel.accounts.allowances import lock_owner, require_site_room
 from svc_actors.panel.sites.claims import claim
 from svc_actors.panel.sites.names import SiteName
@@ -23,6 +21,8 @@ from svc_actors.panel.sites.records import (
 )
 from svc_actors.panel.sites.states import SiteOrder, SiteType, SuspendedBy, move
 from svc_actors.store import Caller, Transaction, audit
+from svc_common.errors import conflict
+from svc_webhost.launcher import Limits
 
 
 @dataclass(frozen=True)

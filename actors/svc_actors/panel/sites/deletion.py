@@ -12,9 +12,6 @@ from datetime import datetime
 from typing import Final, Protocol
 from uuid import UUID
 
-from svc_actors.errors import ServiceError, conflict, unavailable, why_undelivered
-from svc_actors.host.accounts import AccountError, Accounts
-from svc_actors.host.apps import AppError, AppServing
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.copies import copies_of
@@ -24,6 +21,10 @@ from svc_actors.panel.sites.site import Site
 from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, SiteStatus, move
 from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.store import Caller, Database, Transaction, audit, service_itself
+from svc_actors.undelivered import why_undelivered
+from svc_common.errors import ServiceError, conflict, unavailable
+from svc_webhost.accounts import AccountError, Accounts
+from svc_webhost.apps import AppError, AppServing
 
 KIND: Final = "site.delete"
 STEPS: Final = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.host.accepted import is_denied_pattern
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, UniqueViolationError
+from svc_common.errors import conflict, not_found, wrong_field
+from svc_webhost.accepted import is_denied_pattern
 
 MOST_DENIED: Final = 100
 """Per site: each pattern is compared with the path of every request."""

@@ -19,7 +19,7 @@ from typing import Final
 import idna
 from publicsuffixlist import PublicSuffixList
 
-from svc_actors.errors import ServiceError, invalid
+from svc_common.errors import ServiceError, invalid
 
 LONGEST_NAME: Final = 253
 _LOCAL: Final = frozenset({"localhost", "local", "invalid", "onion", "arpa", "alt"})

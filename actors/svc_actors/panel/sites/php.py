@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from svc_actors.errors import invalid, unavailable
-from svc_actors.host.php import PhpSettings, PhpVersion, Pool
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteType
+from svc_common.errors import invalid, unavailable
+from svc_webhost.php import PhpSettings, PhpVersion, Pool
 
 PHP_TYPES: Final = frozenset({SiteType.PHP, SiteType.WORDPRESS})
 

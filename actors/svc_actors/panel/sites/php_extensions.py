@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final, Protocol
 
-from svc_actors.errors import ServiceError, conflict
-from svc_actors.host.apt import RunProgram
-from svc_actors.host.php.extensions import ExtensionState, UnloadableError
 from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.php import PHP_TYPES
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Transaction
+from svc_common.errors import ServiceError, conflict
+from svc_webhost.apt import RunProgram
+from svc_webhost.php.extensions import ExtensionState, UnloadableError
 
 KIND: Final = "php.extension"
 STEPS: Final = ("change", "prove", "restart_sites")

@@ -25,14 +25,14 @@ import trio
 from pydantic import ValidationError
 
 from svc_actors.alerts import Severity, close_alerts, raise_alert
-from svc_actors.errors import unavailable
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.launcher import ServiceName
-from svc_actors.host.php import PhpError, PhpServing, Pool, number_of
 from svc_actors.panel.sites.php import PHP_TYPES, pool_of
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Transaction
+from svc_common.errors import unavailable
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.launcher import ServiceName
+from svc_webhost.php import PhpError, PhpServing, Pool, number_of
 
 ROUND_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 600.0

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.host.nginx import ProtectedPath
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Transaction
+from svc_common.errors import conflict, not_found, wrong_field
+from svc_webhost.nginx import ProtectedPath
 
 MOST_PROTECTED: Final = 50
 """Per site: each is compared with the path of every request."""

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import trio
 from pydantic import TypeAdapter
 
-from svc_actors.errors import invalid
-from svc_actors.host.nginx import ProxyHost
-from svc_actors.outbound import is_public, resolve
 from svc_actors.store import Queryable
+from svc_common.errors import invalid
+from svc_common.outbound import is_public, resolve
+from svc_webhost.nginx import ProxyHost
 
 _RESOLVE_SECONDS: Final = 10.0
 _MOST_ADDRESSES: Final = 16

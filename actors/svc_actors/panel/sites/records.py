@@ -8,13 +8,13 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import ServiceError, forbidden, not_found
-from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.launcher import Limits
 from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.store import NewEvent, Queryable, Record, Target, Transaction
 from svc_actors.store import append as append_event
+from svc_common.errors import ServiceError, forbidden, not_found
+from svc_webhost.accounts import SiteAccount
+from svc_webhost.launcher import Limits
 
 SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, sites.type, sites.status, sites.reason,
     sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https, sites.wanted, sites.served,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found, wrong_field
-from svc_actors.host.nginx import CHALLENGES, PathRedirect
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, UniqueViolationError
+from svc_common.errors import conflict, not_found, wrong_field
+from svc_webhost.nginx import CHALLENGES, PathRedirect
 
 MOST_REDIRECTS: Final = 500
 """Per site: each is a location in the web server's configuration."""

@@ -9,11 +9,16 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from svc_actors.errors import ServiceError, invalid
-from svc_actors.host.apps import app_socket
-from svc_actors.host.certificate_files import CertificateFiles
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.nginx import (
+from svc_actors.panel.sites.php import pool_of
+from svc_actors.panel.sites.protected_paths import logins_of_paths, protected_path
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
+from svc_actors.panel.sites.states import SiteStatus, SiteType
+from svc_actors.store import Queryable, Record
+from svc_common.errors import ServiceError, invalid
+from svc_webhost.apps import app_socket
+from svc_webhost.certificate_files import CertificateFiles
+from svc_webhost.folders import HostFolders
+from svc_webhost.nginx import (
     App,
     Certificate,
     PathRedirect,
@@ -26,12 +31,7 @@ from svc_actors.host.nginx import (
     Suspended,
     WordPress,
 )
-from svc_actors.host.php import socket_of
-from svc_actors.panel.sites.php import pool_of
-from svc_actors.panel.sites.protected_paths import logins_of_paths, protected_path
-from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
-from svc_actors.panel.sites.states import SiteStatus, SiteType
-from svc_actors.store import Queryable, Record
+from svc_webhost.php import socket_of
 
 """The types that `_serves` knows."""
 STAGING_LOGIN: Final = "staging"

@@ -23,11 +23,6 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.errors import ErrorCode, ServiceError, conflict, unavailable
-from svc_actors.host.accounts import AccountError, Accounts
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError, SiteLauncher
-from svc_actors.host.site_runtime import site_group
 from svc_actors.panel.host_work import HostWork, Work
 from svc_actors.panel.sites.copies import restore_copies, suspend_copies
 from svc_actors.panel.sites.first_page import first_page
@@ -55,6 +50,11 @@ from svc_actors.panel.sites.with_account import suspend_with_account
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Target, Transaction, audit
+from svc_common.errors import ErrorCode, ServiceError, conflict, unavailable
+from svc_webhost.accounts import AccountError, Accounts
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import LauncherError, SiteLauncher
+from svc_webhost.site_runtime import site_group
 
 _AGAIN: Final = "It is retried every 30 s."
 

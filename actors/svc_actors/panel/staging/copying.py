@@ -21,12 +21,6 @@ from typing import Final
 
 import trio
 
-from svc_actors.durable import write_whole
-from svc_actors.errors import conflict, unavailable, why_undelivered
-from svc_actors.host.accounts import AccountError, Accounts
-from svc_actors.host.databases import DatabaseName, database_name
-from svc_actors.host.tree_switch import switch
-from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, enqueue
@@ -43,6 +37,13 @@ from svc_actors.panel.wordpress.database import LABEL
 from svc_actors.panel.wordpress.records import write_installed
 from svc_actors.runtime import DeliveryError
 from svc_actors.store import Transaction, service_itself
+from svc_actors.undelivered import why_undelivered
+from svc_common.durable import write_whole
+from svc_common.errors import conflict, unavailable
+from svc_webhost.accounts import AccountError, Accounts
+from svc_webhost.databases import DatabaseName, database_name
+from svc_webhost.tree_switch import switch
+from svc_webhost.wordpress import SiteDatabase
 
 CREATE: Final = "staging.create"
 REFRESH: Final = "staging.refresh"

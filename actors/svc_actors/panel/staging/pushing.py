@@ -29,13 +29,6 @@ from typing import Final
 
 import trio
 
-from svc_actors.durable import sync_folder, write_whole
-from svc_actors.errors import ServiceError, conflict, unavailable, why_undelivered
-from svc_actors.host.databases import DatabaseName
-from svc_actors.host.site_tasks import SiteTasks, SiteVisit
-from svc_actors.host.staging import trees
-from svc_actors.host.tree_switch import switch
-from svc_actors.host.wordpress import Configured
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.php import php_of
@@ -51,6 +44,14 @@ from svc_actors.panel.staging.undoing import JOURNAL, Undoing, new_database, old
 from svc_actors.panel.wordpress.records import wordpress_site
 from svc_actors.runtime import DeliveryError
 from svc_actors.store import Transaction, service_itself
+from svc_actors.undelivered import why_undelivered
+from svc_common.durable import sync_folder, write_whole
+from svc_common.errors import ServiceError, conflict, unavailable
+from svc_webhost.databases import DatabaseName
+from svc_webhost.site_tasks import SiteTasks, SiteVisit
+from svc_webhost.staging import trees
+from svc_webhost.tree_switch import switch
+from svc_webhost.wordpress import Configured
 
 PUSH: Final = "staging.push"
 STEPS: Final = ("compare", "back_up", "prepare_files", "prepare_tables", "switch", "tidy")

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any, Final, Self
 from uuid import UUID
 
-from svc_actors.errors import conflict, not_found
 from svc_actors.panel.sites.records import SiteRow, announce, read_site, write_changed
 from svc_actors.panel.staging.states import IllegalStagingMove, StagingMove, StagingOrder, StagingStatus, move
 from svc_actors.store import Queryable, Record, Transaction
+from svc_common.errors import conflict, not_found
 
 _COLUMNS: Final = (
     "site_id, copy_id, status, reason, verifier, job_id, copied, copied_at, pushed_job, pushed_at, created_at"

@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from svc_actors.errors import conflict, invalid
-from svc_actors.host.staging.trees import CONTENT
 from svc_actors.panel.staging.records import Baseline
+from svc_common.errors import conflict, invalid
+from svc_webhost.staging.trees import CONTENT
 
 OPTIONS: Final = "options"
 POSTS: Final = "posts"

@@ -18,19 +18,19 @@ from typing import Final
 
 import trio
 
-from svc_actors.errors import capacity, conflict, unavailable
-from svc_actors.host.databases import DatabaseError, DatabaseName, DatabaseServer, EngineKind
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.mariadb.tables import StagedTables
-from svc_actors.host.staging import rewrite, trees
-from svc_actors.host.tree_removal import remove_tree
-from svc_actors.host.wordpress import Configured, WordPressError, WordPressSites
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.staging.selection import OPTIONS, POSTS, VISITORS_POSTS, VOLATILE, Seen, is_copied
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
+from svc_common.errors import capacity, conflict, unavailable
+from svc_webhost.databases import DatabaseError, DatabaseName, DatabaseServer, EngineKind
+from svc_webhost.folders import HostFolders
+from svc_webhost.mariadb.tables import StagedTables
+from svc_webhost.staging import rewrite, trees
+from svc_webhost.tree_removal import remove_tree
+from svc_webhost.wordpress import Configured, WordPressError, WordPressSites
 
 # Of one program, within the 4 hours of a copy and the 6 of a push.
 COPY_SECONDS: Final = 3 * 3600.0

@@ -26,10 +26,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.databases import DatabaseName
-from svc_actors.host.staging import trees
-from svc_actors.host.tree_switch import take_back
 from svc_actors.panel.backups.drill import SCRATCH_NUMBER
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import wake_queues
@@ -47,6 +43,10 @@ from svc_actors.panel.staging.selection import UPLOADS
 from svc_actors.panel.staging.states import StagingEnd, StagingStatus
 from svc_actors.panel.staging.tools import FOLDER, Tools, told
 from svc_actors.store import Transaction, service_itself
+from svc_common.errors import ServiceError, unavailable
+from svc_webhost.databases import DatabaseName
+from svc_webhost.staging import trees
+from svc_webhost.tree_switch import take_back
 
 JOURNAL: Final = "push.json"
 MERGED: Final = "merged"

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from svc_actors.host.packages import PackageUpdate
 from svc_actors.store import Queryable, Record, Transaction
+from svc_webhost.packages import PackageUpdate
 
 
 class UpdateMode(StrEnum):

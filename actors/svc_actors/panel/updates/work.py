@@ -17,12 +17,6 @@ from typing import Final, TypeVar
 import trio
 
 from svc_actors.alerts import set_alert
-from svc_actors.errors import ServiceError, conflict, unavailable
-from svc_actors.host.apps.model import KIND as APP
-from svc_actors.host.launcher import LauncherError, ServiceName, SiteLauncher
-from svc_actors.host.packages import PackageError, Packages, PackageUpdate
-from svc_actors.host.php.pool import KIND as PHP
-from svc_actors.host.site_tasks import SiteTasks, SiteVisit
 from svc_actors.panel.jobs import Job, JobClass, JobError, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.updates.records import (
@@ -42,6 +36,12 @@ from svc_actors.panel.webhooks.outbox import emit
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Queryable, Transaction
 from svc_actors.webhooks.payload import Scalar
+from svc_common.errors import ServiceError, conflict, unavailable
+from svc_webhost.apps.model import KIND as APP
+from svc_webhost.launcher import LauncherError, ServiceName, SiteLauncher
+from svc_webhost.packages import PackageError, Packages, PackageUpdate
+from svc_webhost.php.pool import KIND as PHP
+from svc_webhost.site_tasks import SiteTasks, SiteVisit
 
 LOOK: Final = "update.look"
 INSTALL: Final = "update.install"

@@ -17,9 +17,6 @@ from typing import Final, TypeVar
 
 import trio
 
-from svc_actors.errors import conflict, unavailable, why_undelivered
-from svc_actors.host.accounts import AccountError, Accounts
-from svc_actors.host.wordpress import Installation, SiteDatabase, WordPressError, WordPressSites
 from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
 from svc_actors.panel.certificates import SiteCertificates, read_site_certificate
 from svc_actors.panel.host_work import finished
@@ -37,6 +34,10 @@ from svc_actors.panel.wordpress.records import (
 )
 from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.store import Database, Transaction
+from svc_actors.undelivered import why_undelivered
+from svc_common.errors import conflict, unavailable
+from svc_webhost.accounts import AccountError, Accounts
+from svc_webhost.wordpress import Installation, SiteDatabase, WordPressError, WordPressSites
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ from typing import Final
 
 import structlog
 
-from svc_actors.errors import ServiceError
-from svc_actors.host.wordpress import WordPressError, WordPressSites
 from svc_actors.panel.schedules.cron import Cron, next_time, zone_of
 from svc_actors.panel.schedules.records import ScheduleKind, insert_schedule
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
 from svc_actors.panel.wordpress.records import write_cron_scheduled
 from svc_actors.store import Database, Transaction, audit, service_itself
+from svc_common.errors import ServiceError
+from svc_webhost.wordpress import WordPressError, WordPressSites
 
 ROUND_SECONDS: Final = 3600.0
 NAME: Final = "wordpress-cron"

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc_actors.host.databases import Access, EngineKind, database_name, new_password, user_name
-from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.changes import create_database, create_user, set_password
 from svc_actors.panel.databases.records import DATABASE_COLUMNS, USER_COLUMNS, DatabaseUserRow, as_database, as_user
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Caller, Database, Queryable, Transaction, service_itself
+from svc_webhost.databases import Access, EngineKind, database_name, new_password, user_name
+from svc_webhost.wordpress import SiteDatabase
 
 LABEL: Final = "wordpress"
 _ENGINE: Final = EngineKind.MARIADB

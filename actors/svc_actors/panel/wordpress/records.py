@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.host.wordpress import WordPressSite
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Transaction
+from svc_webhost.wordpress import WordPressSite
 
 _COLUMNS: Final = "site_id, title, locale, admin_email, admin_login, installed_at"
 

@@ -46,6 +46,7 @@ from svc_nodeagent.protocol import (
     CopiedVolume,
     CopyEntry,
     CopyFilesOperation,
+    CopyVolumeState,
     Done,
     EntryKind,
     FailureCode,
@@ -55,7 +56,6 @@ from svc_nodeagent.protocol import (
     VmFilesList,
     VmFilesOpen,
     VmFilesRead,
-    VolumeState,
     path_bytes,
     shown_name,
 )
@@ -77,10 +77,10 @@ MOST_ENTRIES: Final = 50_000
 _REMOVE_SECONDS: Final = 60.0
 _RESTORED_PERCENT: Final = 85
 _UNREAD: Final = {
-    VolumeState.BROKEN: "its file system could not be mounted; it is damaged, or newer than the rescue system",
-    VolumeState.ENCRYPTED: "it is encrypted, and its key is the guest's alone",
-    VolumeState.RAID: "it is a part of a RAID, which is not put together here",
-    VolumeState.UNKNOWN: "its file system is none that can be read here",
+    CopyVolumeState.BROKEN: "its file system could not be mounted; it is damaged, or newer than the rescue system",
+    CopyVolumeState.ENCRYPTED: "it is encrypted, and its key is the guest's alone",
+    CopyVolumeState.RAID: "it is a part of a RAID, which is not put together here",
+    CopyVolumeState.UNKNOWN: "its file system is none that can be read here",
 }
 FindStore = Callable[[Path, UUID, str, BackupPlace | None], MachineStore]
 log = structlog.get_logger(__name__)
@@ -360,7 +360,7 @@ def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
     """The named volume; without a name that of the guest's system, or else the first readable one. Raises
     `HostError`."""
     if number == 0:
-        readable = [each for each in volumes if each.state is VolumeState.MOUNTED]
+        readable = [each for each in volumes if each.state is CopyVolumeState.MOUNTED]
         chosen = next((each for each in readable if each.system), readable[0] if readable else None)
         if chosen is None:
             why = "; ".join(f"{each.device} ({each.type}): {_UNREAD[each.state]}" for each in volumes)
@@ -372,7 +372,7 @@ def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
         return chosen
     for volume in volumes:
         if volume.number == number:
-            if volume.state is not VolumeState.MOUNTED:
+            if volume.state is not CopyVolumeState.MOUNTED:
                 raise HostError(
                     FailureCode.CONFLICT,
                     f"Volume {number} ({volume.device}, {volume.type}) cannot be read: {_UNREAD[volume.state]}.",

@@ -28,7 +28,7 @@ from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, RunAs
 from svc_nodeagent.hypervisor.rescued import INITRD, KERNEL
-from svc_nodeagent.protocol import CopiedVolume, FailureCode, VolumeState
+from svc_nodeagent.protocol import CopiedVolume, CopyVolumeState, FailureCode
 
 BOOT_SECONDS: Final = 300.0
 """Includes checking the file systems; an emulated system takes 7 s on a quiet host."""
@@ -131,7 +131,7 @@ async def _volumes(server: Sftp) -> tuple[CopiedVolume, ...]:
                 device=device,
                 type=type,
                 size_bytes=int(size),
-                state=VolumeState(state),
+                state=CopyVolumeState(state),
                 system=system == "yes",
             )
         except ValueError:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import trio
 
-from svc_actors.durable import put_in_place
+from svc_common.durable import put_in_place
 
 PREFIX, SUFFIX, PARTIAL = "svc-controller-", ".age", ".partial"
 _SFTP_TIMEOUT: Final = 3600.0

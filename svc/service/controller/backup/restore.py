@@ -21,7 +21,6 @@ from svc.identity.sessions import end_everybodys
 from svc.registry.idempotency import refuse_lost
 from svc.service.controller.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAnArchive
 from svc_actors.controller.reconcile.restored import Past, begin_restored
-from svc_actors.durable import sync_folder
 from svc_actors.mail.queue import end_all as end_mails
 from svc_actors.store import (
     URL_VARIABLE,
@@ -34,6 +33,7 @@ from svc_actors.store import (
     prepare_schema,
 )
 from svc_actors.store.marks import deal_with_notice
+from svc_common.durable import sync_folder
 
 UNFINISHED: Final = "restore-unfinished"
 """A file in the data folder while a restore runs."""

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from playwright.sync_api import expect
 
-from svc_actors.host.site_rights import WrongRights
+from svc_webhost.site_rights import WrongRights
 from tests.support.panel_pages import Browser, PanelPages
 from tests.support.panel_sites import RecordedAccounts
 

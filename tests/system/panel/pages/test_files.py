@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import FilePayload, Request, expect
 
-from svc_actors.host.confined_client import SiteFolder
+from svc_webhost.confined_client import SiteFolder
 from tests.support.panel_pages import Browser, PanelPages
 from tests.support.panel_sites import site_row
 from tests.support.site_files import give, site_folder

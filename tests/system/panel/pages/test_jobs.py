@@ -6,9 +6,9 @@ import pytest
 import trio
 from playwright.sync_api import expect
 
-from svc_actors.errors import conflict
 from svc_actors.panel.jobs import JobRun
 from svc_actors.store import Database
+from svc_common.errors import conflict
 from tests.panel.jobs.work import Held, Steps, nothing, queue
 from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from svc_actors.host.packages import PackageUpdate
 from svc_actors.store import Database
+from svc_webhost.packages import PackageUpdate
 from tests.support.own_releases import MAKER, installed_release, release_tree
 from tests.support.packages import RecordedPackages
 from tests.support.panel import recorded_host

@@ -1,5 +1,0 @@
-"""The sites' PostgreSQL, which is not the panel's own."""
-
-from svc_actors.host.postgres.server import SERVICE, Postgres
-
-__all__ = ["SERVICE", "Postgres"]

@@ -1,0 +1,1 @@
+"""What services and drivers of hosts both stand on: errors of the API, durable files, vetted connections, keys."""

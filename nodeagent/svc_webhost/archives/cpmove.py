@@ -1,0 +1,234 @@
+"""cPanel: `cpmove-USER.tar.gz` of its transfer, and `backup-DATE_USER.tar.gz` of a full backup. One layout:
+
+cp/USER, userdata/{main,DOMAIN}, homedir/ or homedir.tar, mysql/NAME.sql, dnszones/DOMAIN.db,
+apache_tls/DOMAIN or sslcerts/ and sslkeys/, cron/USER, psql/, va/, vf/, proftpdpasswd
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from svc_webhost.archives.applications import describe
+from svc_webhost.archives.crontab import read_crontab
+from svc_webhost.archives.model import (
+    Account,
+    Format,
+    FoundCertificate,
+    FoundDatabase,
+    FoundSite,
+    Kind,
+    Survey,
+    domain_of,
+)
+from svc_webhost.archives.zonefile import read_zone
+
+WANTED: Final = re.compile(
+    r"(?:[^/]+/)?(?:cp/[^/]+|userdata/[^/]+|dnszones/[^/]+\.db|cron/[^/]+|proftpdpasswd|addons|pds|sds2?|mysql\.sql)"
+)
+"""Files whose content describes the account."""
+MARKED: Final = re.compile(
+    r"(?:[^/]+/)?(?:mysql/[^/]+\.(?:sql|create)(?:\.gz)?|psql/[^/]+|apache_tls/[^/]+|ssl(?:certs|keys|cabundles?)/[^/]+"
+    r"|v[af]/[^/]+)"
+)
+_USER: Final = re.compile(r"((?:[^/]+/)?)cp/([^/]+)")
+_OF_HOST: Final = frozenset(
+    {"mail", "etc", "logs", "tmp", "ssl", "access-logs", "public_ftp", "cpanel_ftp", "perl5", "lscache", "www"}
+)
+"""Folders of a home that belong to the old host's panel."""
+
+
+def read(survey: Survey) -> Account | None:
+    found = next(iter(survey.matching(_USER)), None)
+    if found is None:
+        return None
+    survey, user = survey.beneath(found[1]), found[2]
+    account = Account(Format.CPANEL)
+    home = "homedir.tar" if survey.there("homedir.tar") else "homedir"
+    main = _yaml(survey.text("userdata/main"))
+    settings = _settings(survey.text(f"cp/{user}"))
+    _sites(survey, account, user, home, main, settings)
+    _databases(survey, account, user)
+    for zone in survey.matching(re.compile(r"dnszones/([^/]+)\.db")):
+        name = domain_of(zone[1])
+        if name is not None:
+            account.zones.append(read_zone(name, survey.text(zone[0])))
+    _certificates(survey, account)
+    for crontab in survey.matching(re.compile(r"cron/[^/]+")):
+        account.tasks += read_crontab(survey.text(crontab[0]))
+    _left(survey, account, home)
+    return _prefixed(account, found[1])
+
+
+def _sites(
+    survey: Survey, account: Account, user: str, home: str, main: dict[str, Any], settings: dict[str, str]
+) -> None:
+    domain = domain_of(main.get("main_domain") or settings.get("DNS") or "")
+    if domain is None:
+        account.leave(Kind.SITE, user, "the archive does not say the account's domain")
+        return
+    addons = main.get("addon_domains")
+    addons = addons if isinstance(addons, dict) else {}
+    below = set(map(str, addons.values()))
+    parked = [str(each) for each in main.get("parked_domains") or [] if isinstance(main.get("parked_domains"), list)]
+    listed = main.get("sub_domains") if isinstance(main.get("sub_domains"), list) else []
+    subs = [str(each) for each in listed or [] if str(each) not in below]
+    wanted = [(domain, domain, parked), *((str(name), str(sub), []) for name, sub in addons.items())]
+    wanted += [(sub, sub, []) for sub in subs]
+    for name, described, more in wanted:
+        own = domain_of(name)
+        if own is None:
+            account.leave(Kind.SITE, name, "this is no domain name")
+            continue
+        told = _yaml(survey.text(f"userdata/{described}"))
+        old_home = str(told.get("homedir") or settings.get("HOMEDIR") or f"/home/{user}")
+        folder = str(told.get("documentroot") or f"{old_home}/public_html")
+        root = folder.removeprefix(f"{old_home.rstrip('/')}/").strip("/")
+        aliases = [*str(told.get("serveralias") or f"www.{own}").split(), *more]
+        names = {
+            alias
+            for each in aliases
+            # An addon domain's subdomain of the main domain is internal to cPanel, and not an address of its own.
+            if (alias := domain_of(each)) not in (None, own)
+            and not str(each).startswith("*")
+            and not (described != name and (alias == described or str(alias).endswith(f".{described}")))
+        }
+        account.sites.append(
+            FoundSite(
+                own,
+                f"{home}/{root}".rstrip("/"),
+                sorted(str(each) for each in names if not str(each).startswith("mail.")),
+                php=_php(str(told.get("phpversion") or "")),
+                old_home=old_home,
+                home_in_archive=home,
+            )
+        )
+    nest(account.sites)
+    taken = {site.root for site in account.sites}
+    primary = account.sites[0] if account.sites else None
+    for name in survey.below(home):
+        folder = f"{home}/{name}"
+        if name.startswith(".") or name in _OF_HOST or any(r == folder or r.startswith(f"{folder}/") for r in taken):
+            continue
+        if primary is not None:
+            primary.home.append(folder)
+    for site in account.sites:
+        describe(survey, site)
+
+
+def nest(sites: list[FoundSite]) -> None:
+    """Folders of sites inside other sites' folders belong to the inner site."""
+    for site in sites:
+        site.without = sorted(
+            {other.root for other in sites if other is not site and other.root.startswith(f"{site.root}/")}
+        )
+
+
+def _databases(survey: Survey, account: Account, user: str) -> None:
+    users = _grants(survey.text("mysql.sql"))
+    for dump in survey.matching(re.compile(r"mysql/([^/]+)\.sql(?:\.gz)?")):
+        site = next((site.domain for site in account.sites if site.database == dump[1]), None)
+        first = account.sites[0].domain if account.sites else None
+        account.databases.append(FoundDatabase(dump[1], "mariadb", dump[0], site or first, users.get(dump[1], [])))
+    for dump in survey.matching(re.compile(r"psql/([^/]+?)\.(?:tar|sql)(?:\.gz)?")):
+        account.leave(Kind.DATABASE, dump[1], "it is a PostgreSQL dump of pg_dump's own format: import it as plain SQL")
+
+
+def _grants(text: str) -> dict[str, list[str]]:
+    """Users, by database, with any right in it."""
+    users: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        granted = line.rpartition(" ON ")[2] if line.startswith("GRANT ") else ""
+        found = re.match(r"[`']?([^`'.]+)[`']?\.\S+ TO [`']([^`']+)[`']@", granted)
+        if found is not None and found[1] != "*":
+            names = users.setdefault(found[1].replace("\\_", "_"), [])
+            if found[2] not in names:
+                names.append(found[2])
+    return users
+
+
+def _certificates(survey: Survey, account: Account) -> None:
+    names = {site.domain for site in account.sites}
+    for found in survey.matching(re.compile(r"apache_tls/([^/]+)")):
+        if found[1] in names:
+            account.certificates.append(FoundCertificate(found[1], [found[0]]))
+    for found in survey.matching(re.compile(r"sslcerts/([^/]+)\.crt")):
+        if found[1] in names and not any(each.domain == found[1] for each in account.certificates):
+            parts = [found[0], f"sslkeys/{found[1]}.key", f"sslcabundles/{found[1]}.cabundle"]
+            account.certificates.append(FoundCertificate(found[1], [each for each in parts if each in survey.marks]))
+
+
+def _left(survey: Survey, account: Account, home: str) -> None:
+    accounts = survey.below(f"{home}/mail")
+    boxes = {name for name in accounts if "." in name and not name.startswith(".")}
+    for name in sorted(boxes):
+        account.leave(Kind.MAIL, name, "mailboxes are not imported: this server keeps no mail")
+    if survey.there(f"{home}/mail") and not boxes:
+        account.leave(Kind.MAIL, "mail", "mailboxes are not imported: this server keeps no mail")
+    for found in survey.matching(re.compile(r"v[af]/([^/]+)")):
+        account.leave(Kind.MAIL, f"forwarders of {found[1]}", "forwarders are not imported: this server keeps no mail")
+    for line in survey.text("proftpdpasswd").splitlines():
+        name = line.split(":", 1)[0].strip()
+        if name:
+            account.leave(Kind.LOGIN, name, "passwords of FTP are not carried over: add an SFTP login to the site")
+    for name in survey.below(home):
+        if name in _OF_HOST - {"mail", "www"}:
+            account.leave(Kind.FILES, f"~/{name}", "it is the old host's own")
+
+
+def _prefixed(account: Account, prefix: str) -> Account:
+    """Paths as in the archive, where cPanel adds a folder at the top."""
+    for site in account.sites:
+        site.root = prefix + site.root
+        site.home_in_archive = prefix + site.home_in_archive
+        site.without = [prefix + each for each in site.without]
+        site.home = [prefix + each for each in site.home]
+        site.wordpress = None if site.wordpress is None else prefix + site.wordpress
+    for database in account.databases:
+        database.dump = prefix + database.dump
+    for certificate in account.certificates:
+        certificate.files = [prefix + each for each in certificate.files]
+    return account
+
+
+def _php(text: str) -> str | None:
+    found = re.fullmatch(r"(?:ea|alt)-php([0-9])([0-9])", text)
+    return None if found is None else f"{found[1]}.{found[2]}"
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _yaml(text: str) -> dict[str, Any]:
+    """The part of YAML that cPanel writes: values, lists and maps of one level."""
+    found: dict[str, Any] = {}
+    key: str | None = None
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith(("#", "---")):
+            continue
+        stripped = line.strip()
+        if stripped.startswith("- ") and key is not None:
+            if not isinstance(found.get(key), list):
+                found[key] = []
+            found[key].append(_scalar(stripped[2:]))
+        elif line[0].isspace() and key is not None:
+            name, colon, value = stripped.partition(":")
+            if colon:
+                if not isinstance(found.get(key), dict):
+                    found[key] = {}
+                found[key][str(_scalar(name))] = _scalar(value)
+        else:
+            name, colon, value = stripped.partition(":")
+            if colon:
+                key = str(_scalar(name))
+                found[key] = _scalar(value)
+    return found
+
+
+def _scalar(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return "" if text in ("{}", "[]", "~") else text

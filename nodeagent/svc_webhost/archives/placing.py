@@ -1,0 +1,74 @@
+"""Where the content of an archive is placed in the site's folder, and where its links then lead. Pure functions.
+
+    the document root                   public/
+    other folders of the same home      under their own names next to it, so that `../vendor` still works
+    wp-config.php above the root        next to public/ as well, where WordPress looks for it
+
+A link is kept if its target is imported with the same site, and else left out: no link leads out of a site.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from svc_webhost.archives.model import FoundSite
+
+_OWN: Final = frozenset({"public", "private", "tmp", "releases", "shared", "logs"})
+"""Folders of a site with a fixed meaning."""
+
+
+def below(folder: str, path: str) -> str | None:
+    """The part of a path after a folder; empty for the folder itself."""
+    if not folder:
+        return path
+    if path == folder:
+        return ""
+    return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
+
+
+def placed_at(site: FoundSite, path: str) -> str | None:
+    """Relative to the site's folder; None: it is not imported with the site."""
+    if any(below(other, path) is not None for other in site.without):
+        return None
+    if path == site.wordpress and below(site.root, path) is None:
+        return "wp-config.php"
+    rest = below(site.root, path)
+    if rest is not None:
+        return f"public/{rest}".rstrip("/")
+    for folder in site.home:
+        rest = below(folder, path)
+        if rest is not None:
+            return f"{beside(folder)}/{rest}".rstrip("/")
+    return None
+
+
+def beside(folder: str) -> str:
+    """The name in the site of a folder of the home."""
+    name = folder.rpartition("/")[2]
+    return f"private/{name}" if name in _OWN and name != "private" else name
+
+
+def link_target(site: FoundSite, path: str, target: str) -> str | None:
+    """The new target of the link at `path`; None: its target is not imported."""
+    placed = placed_at(site, path)
+    if placed is None:
+        return None
+    old = _in_archive(site, path, target)
+    new = None if old is None else placed_at(site, old)
+    if new is None:
+        return None
+    relative = posixpath.relpath(new, posixpath.dirname(placed))
+    if not target.startswith("/") and posixpath.normpath(posixpath.join(posixpath.dirname(placed), target)) == new:
+        return target
+    return relative
+
+
+def _in_archive(site: FoundSite, path: str, target: str) -> str | None:
+    if target.startswith("/"):
+        rest = None if site.old_home is None else below(site.old_home.rstrip("/"), posixpath.normpath(target))
+        if rest is None:
+            return None
+        return f"{site.home_in_archive}/{rest}".strip("/")
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return None if joined.startswith("..") else joined

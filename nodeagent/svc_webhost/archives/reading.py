@@ -1,0 +1,76 @@
+"""Detects the format of an archive by its content, and reads it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from svc_webhost.archives import cpmove, extensions, fetched, hestia, passwords, plesk, tree, virtualmin
+from svc_webhost.archives.applications import CONFIGURATIONS
+from svc_webhost.archives.model import Account, Kind, Reader, Survey
+
+_READERS: Final[tuple[Reader, ...]] = (fetched.read, cpmove.read, hestia.read, virtualmin.read, plesk.read)
+_WANTED: Final = (
+    *(extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED),
+    passwords.WANTED,
+)
+_MARKED: Final = (
+    fetched.MARKED,
+    cpmove.MARKED,
+    hestia.MARKED,
+    virtualmin.MARKED,
+    plesk.MARKED,
+    tree.MARKED,
+    CONFIGURATIONS,
+)
+_MOST: Final = 200
+_WORDPRESS: Final = re.compile(r"(?:.*/)?wp-config\.php")
+_WORDPRESS_FILE: Final = re.compile(r"(?:.*/)?wp-load\.php")
+
+
+def wanted(path: str) -> bool:
+    """Whether a format reads the file's content."""
+    return any(pattern.fullmatch(path) for pattern in _WANTED) or _WORDPRESS.fullmatch(path) is not None
+
+
+def marked(path: str) -> bool:
+    """Whether the presence of the file matters."""
+    return any(pattern.fullmatch(path) for pattern in _MARKED) or _WORDPRESS_FILE.fullmatch(path) is not None
+
+
+def read(survey: Survey) -> Account:
+    read_by = (reader(survey) for reader in _READERS)
+    account = _bounded(next((account for account in read_by if account is not None), None) or tree.read(survey))
+    for site in account.sites:
+        site.extensions = extensions.extensions_of(survey, site)
+    return account
+
+
+def _bounded(account: Account) -> Account:
+    """Items beyond what a customer's account can have are left out, and named."""
+    for kind, found in ((Kind.SITE, account.sites), (Kind.DATABASE, account.databases), (Kind.DNS, account.zones)):
+        if len(found) > _MOST:
+            account.leave(kind, f"{len(found) - _MOST} more", f"at most {_MOST} are imported at once")
+            del found[_MOST:]
+    del account.tasks[_MOST:], account.certificates[_MOST:]
+    for site in account.sites:
+        if len(site.home) > _MOST:
+            account.leave(Kind.FILES, site.domain, f"of the folders of its home {_MOST} are imported")
+            del site.home[_MOST:]
+        del site.aliases[_MOST:], site.applications[_MOST:]
+    return account
+
+
+_NESTED: Final = re.compile(r"(?:[^/]+/)?homedir\.tar|web/[^/]+/domain_data\.tar\.(?:gz|zst)")
+_OF_PLESK: Final = ("user-data", "docroot", "sqldump")
+_PACKED: Final = (".tar", ".tar.gz", ".tar.zst")
+
+
+def nested(path: str) -> bool:
+    """Whether this is an archive within the archive, to be read as a folder: one of the format's, not one of a site's
+    files."""
+    folder, _, name = path.rpartition("/")
+    if any(mark in name for mark in _OF_PLESK) and name.endswith((*_PACKED, ".tgz", ".tzst")):
+        return True
+    stem = next((name.removesuffix(end) for end in (*_PACKED[::-1], ".tar.bz2") if name.endswith(end)), "")
+    return (not folder and "." in stem[1:-1]) or _NESTED.fullmatch(path) is not None

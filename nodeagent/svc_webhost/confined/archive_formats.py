@@ -1,0 +1,319 @@
+"""Reads archives member by member: zip, and tar plain or compressed by gzip, bzip2 or xz.
+
+The format is detected by content, never by name. An archive is a stranger's data: sizes are counted while they are
+read, headers are limited before they are stored, and unreadable input is a `FileError`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import BinaryIO, Final, Protocol
+
+from svc_webhost.confined.protocol import Failed, FileError
+from svc_webhost.confined.tree import BLOCK
+
+MAX_ENTRIES: Final = 250_000
+MAX_BYTES: Final = 64 << 30
+MAX_RATIO: Final = 200
+"""Contents may be so many times as large as their archive. Text reaches 20 to 60; deflate's maximum is 1,032."""
+ALWAYS_ALLOWED: Final = 64 << 20
+"""Bytes that a small archive may hold at any ratio."""
+MAX_NAME_RECORD: Final = 64 << 10
+"""Bytes of a pax or GNU record, which carry names that are too long for a header."""
+MAX_DIRECTORY: Final = 48 << 20
+"""Bytes of a zip file's directory, which is read as a whole."""
+MAX_TARGET: Final = 4096
+
+_TAR_BLOCK: Final = 512
+_ZIP_END: Final = struct.Struct("<4s4H2LH")
+_ZIP_COMMENT: Final = 0xFFFF
+_BROKEN: Final = (
+    zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError, struct.error,
+    NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError, IndexError,
+)  # fmt: skip
+"""Exceptions of the standard library's readers for damaged or hostile input."""
+
+
+class Stream(Protocol):
+    """Source of members, read once and forwards."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Kind(Enum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    HARD_LINK = "hard link"
+
+
+@dataclass(frozen=True)
+class Member:
+    """Read `content` before requesting the next member. `target`: where a link leads; for a hard link, the name of the
+    member that has the content."""
+
+    name: bytes
+    kind: Kind
+    mode: int
+    modified: int
+    content: Iterable[bytes] = ()
+    target: bytes = b""
+
+
+class Budget:
+    """Limits of one archive."""
+
+    def __init__(self, archive_bytes: int) -> None:
+        self._bytes = min(MAX_BYTES, max(ALWAYS_ALLOWED, archive_bytes * MAX_RATIO))
+        self._entries = MAX_ENTRIES
+
+    def entry(self) -> None:
+        self._entries -= 1
+        if self._entries < 0:
+            raise FileError(Failed.REFUSED, f"The archive has more than {MAX_ENTRIES:,} entries.")
+
+    def spend(self, count: int) -> None:
+        self._bytes -= count
+        if self._bytes < 0:
+            raise FileError(
+                Failed.REFUSED,
+                f"The archive would unpack to more than {MAX_RATIO} times its size or {MAX_BYTES >> 30} GiB.",
+            )
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Turns exceptions of the readers about damaged or hostile input into `FileError`, both while members are listed
+    and while their contents are read."""
+    try:
+        yield
+    except MemoryError:
+        raise FileError(Failed.REFUSED, "The archive asks for more memory than an archive needs.") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise FileError(Failed.INVALID, f"The archive is damaged: {error}.") from error
+    except _BROKEN as error:
+        raise FileError(Failed.INVALID, f"The archive is damaged, or of a kind that is not read: {error}.") from error
+
+
+def members(archive: BinaryIO) -> Iterator[Member]:
+    """The members in the order of the archive; read them within `understood`."""
+    budget = Budget(os.fstat(archive.fileno()).st_size)
+    start = archive.read(_TAR_BLOCK)
+    archive.seek(0)
+    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        yield from _zip_members(archive, budget)
+    elif start.startswith(b"\x1f\x8b"):
+        yield from tar_members(gzip.GzipFile(fileobj=archive, mode="rb"), budget)
+    elif start.startswith(b"BZh"):
+        yield from tar_members(bz2.BZ2File(archive), budget)
+    elif start.startswith(b"\xfd7zXZ\x00"):
+        with lzma.LZMAFile(archive) as unpacked:
+            yield from tar_members(unpacked, budget)
+    elif start[257:262] == b"ustar":
+        yield from tar_members(archive, budget)
+    else:
+        raise FileError(Failed.INVALID, "This is no archive: zip, tar, tar.gz, tar.bz2 and tar.xz are known.")
+
+
+def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
+    _check_directory(archive)
+    with zipfile.ZipFile(archive) as opened:
+        infos = opened.infolist()
+        for _ in infos:
+            budget.entry()
+        for info in infos:
+            mode = info.external_attr >> 16 if info.create_system == 3 else 0
+            name = os.fsencode(info.filename)
+            modified = _zip_time(info)
+            if stat.S_ISLNK(mode):
+                target = b"".join(_zip_content(opened, info, budget, most=MAX_TARGET))
+                yield Member(name, Kind.LINK, 0o777, modified, target=target)
+            elif info.is_dir():
+                yield Member(name, Kind.FOLDER, mode & 0o777 or 0o755, modified)
+            elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+                raise _special(name)
+            else:
+                yield Member(name, Kind.FILE, mode & 0o777 or 0o644, modified, _zip_content(opened, info, budget))
+
+
+def _check_directory(archive: BinaryIO) -> None:
+    """`ZipFile` reads the whole directory and creates an object per entry before their number can be checked. For a
+    directory of more than 4 GiB or 65,535 entries the end record is not authoritative (zip64), so the check uses the
+    directory's start: the directory extends from there to the end of the file."""
+    size = archive.seek(0, os.SEEK_END)
+    tail_at = archive.seek(max(0, size - _ZIP_END.size - _ZIP_COMMENT))
+    tail = archive.read()
+    found = tail.rfind(b"PK\x05\x06")
+    if found < 0 or len(tail) - found < _ZIP_END.size:
+        raise FileError(Failed.INVALID, "The archive ends in the middle.")
+    length, start = _ZIP_END.unpack_from(tail, found)[5:7]
+    if start == 0xFFFFFFFF or length == 0xFFFFFFFF:
+        locator = tail.rfind(b"PK\x06\x06", 0, found)
+        if locator < 0 or found - locator < 56:
+            raise FileError(Failed.INVALID, "The archive's directory is not where it should be.")
+        length, start = struct.unpack_from("<QQ", tail, locator + 40)
+    if length > MAX_DIRECTORY or tail_at + found - start > MAX_DIRECTORY + _ZIP_COMMENT:
+        raise FileError(Failed.REFUSED, f"The archive has more than {MAX_ENTRIES:,} entries.")
+    archive.seek(0)
+
+
+def _zip_content(
+    opened: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget, most: int = MAX_BYTES
+) -> Iterator[bytes]:
+    with opened.open(info) as content:
+        while block := content.read(BLOCK):
+            budget.spend(len(block))
+            most -= len(block)
+            if most < 0:
+                raise FileError(Failed.REFUSED, f"{_shown(os.fsencode(info.filename))} is too long for a link.")
+            yield block
+
+
+def _zip_time(info: zipfile.ZipInfo) -> int:
+    """Seconds since 1970. A zip file does not name its time zone: taken as UTC."""
+    year, month, day, hour, minute, second = info.date_time
+    days_before = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
+    leap = 1 if month > 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 0
+    earlier = year - 1
+    days = earlier * 365 + earlier // 4 - earlier // 100 + earlier // 400 - 719_162
+    days += days_before[max(1, min(month, 12)) - 1] + leap + max(day, 1) - 1
+    return ((days * 24 + hour) * 60 + minute) * 60 + second
+
+
+@dataclass
+class _Further:
+    """Values from preceding records that replace those of a header."""
+
+    name: bytes | None = None
+    target: bytes | None = None
+    size: int | None = None
+
+
+def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
+    """As `members`, for a stream that is read once."""
+    everywhere, next_one = _Further(), _Further()
+    while header := _block(stream, budget):
+        info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        if info.size < 0:
+            raise FileError(Failed.INVALID, "The archive is damaged: a size below nothing.")
+        if info.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
+            record = _record(stream, info.size, budget)
+            if info.type == tarfile.GNUTYPE_LONGNAME:
+                next_one.name = record.rstrip(b"\0")
+            elif info.type == tarfile.GNUTYPE_LONGLINK:
+                next_one.target = record.rstrip(b"\0")
+            else:
+                _read_pax(record, everywhere if info.type == tarfile.XGLTYPE else next_one)
+            continue
+        budget.entry()
+        name = next_one.name or everywhere.name or os.fsencode(info.name)
+        target = next_one.target or everywhere.target or os.fsencode(info.linkname)
+        size = next_one.size if next_one.size is not None else info.size
+        next_one = _Further()
+        yield from _tar_member(stream, info, name, target, size, budget)
+    while rest := stream.read(BLOCK):  # Read to the end, so that the stream's own checksum is verified.
+        budget.spend(len(rest))
+
+
+def _tar_member(
+    stream: Stream,
+    info: tarfile.TarInfo,
+    name: bytes,
+    target: bytes,
+    size: int,
+    budget: Budget,
+) -> Iterator[Member]:
+    mode, modified = info.mode & 0o777, int(info.mtime)
+    match info.type:
+        case tarfile.DIRTYPE:
+            yield Member(name, Kind.FOLDER, mode, modified)
+        case tarfile.SYMTYPE:
+            yield Member(name, Kind.LINK, 0o777, modified, target=target[: MAX_TARGET + 1])
+        case tarfile.LNKTYPE:
+            yield Member(name, Kind.HARD_LINK, mode, modified, target=target)
+        case tarfile.REGTYPE | tarfile.AREGTYPE | tarfile.CONTTYPE:
+            if name.endswith(b"/"):  # How folders were marked before there was a type for them.
+                yield Member(name, Kind.FOLDER, mode, modified)
+                return
+            yield Member(name, Kind.FILE, mode, modified, _tar_content(stream, size, budget))
+        case _:
+            raise _special(name)
+
+
+def _block(stream: Stream, budget: Budget) -> bytes:
+    """The next header; empty at the archive's end, which is a block of zeros or the end of the file."""
+    block = _exactly(stream, _TAR_BLOCK, budget, may_end=True)
+    return b"" if block == bytes(_TAR_BLOCK) else block
+
+
+def _exactly(stream: Stream, size: int, budget: Budget, *, may_end: bool = False) -> bytes:
+    first = stream.read(size)
+    if len(first) == size:
+        budget.spend(size)
+        return first
+    found = bytearray(first)
+    while first and len(found) < size and (block := stream.read(size - len(found))):
+        found += block
+    budget.spend(len(found))
+    if len(found) < size and not (may_end and not found):
+        raise FileError(Failed.INVALID, "The archive ends in the middle.")
+    return bytes(found)
+
+
+def _record(stream: Stream, size: int, budget: Budget) -> bytes:
+    if size > MAX_NAME_RECORD:
+        raise FileError(Failed.REFUSED, "The archive has a name that is too long.")
+    padded = _exactly(stream, -(-size // _TAR_BLOCK) * _TAR_BLOCK, budget)
+    return padded[:size]
+
+
+def _tar_content(stream: Stream, size: int, budget: Budget) -> Iterator[bytes]:
+    rest = size
+    while rest:
+        block = _exactly(stream, min(rest, BLOCK), budget)
+        rest -= len(block)
+        yield block
+    _exactly(stream, -size % _TAR_BLOCK, budget)
+
+
+def _read_pax(record: bytes, into: _Further) -> None:
+    """Records of pax(1): `length key=value` and a line end; the length is that of the whole record."""
+    while record:
+        length_text, _, _ = record.partition(b" ")
+        length = int(length_text)
+        if not length_text or length <= len(length_text) or length > len(record):
+            raise FileError(Failed.INVALID, "The archive is damaged: a record of the wrong length.")
+        key, _, value = record[len(length_text) + 1 : length - 1].partition(b"=")
+        if key == b"path":
+            into.name = value
+        elif key == b"linkpath":
+            into.target = value
+        elif key == b"size":
+            into.size = int(value)
+            if into.size < 0:
+                raise FileError(Failed.INVALID, "The archive is damaged: a size below nothing.")
+        elif key.startswith(b"GNU.sparse."):
+            raise FileError(Failed.REFUSED, "The archive has a file with holes, which is not read.")
+        record = record[length:]
+
+
+def _special(name: bytes) -> FileError:
+    return FileError(Failed.REFUSED, f"{_shown(name)} in the archive is no file, folder or link.")
+
+
+def _shown(name: bytes) -> str:
+    return name[:200].decode(errors="replace")

@@ -1,0 +1,245 @@
+"""Runs a file of SQL in an engine's own client, so that its statements reach its database and nothing else: `python -I
+-S confined/sql.py ORDER`
+
+The order is a JSON object: `uid` and `gid` of a site's account; `root` and `path` of a file of the site's, both null if
+the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments; `rows`, whether
+to print a line `rows ["TABLE", NUMBER]` for each table of MariaDB that it fills (`sql_rows`). The account of the
+database comes in the environment. Without a `command` the file is only checked (`sql_look`), and a line `holds NUMBER`
+says how many bytes of SQL it has.
+
+Anybody may have written a dump. Beyond SQL it could use the client's own commands: run programs, read and write files,
+connect elsewhere. The client runs in the site's view of the server (`enter_site`), so that other programs of the same
+account that reach into it find nothing else there. Four defences apply:
+
+- the client's own restricted mode: `mariadb --sandbox`, `psql` after a \\restrict whose key no dump knows;
+- this process and the client are the site's account without any privilege, and Landlock lets them write no file, read
+  only what programs need, make no TCP connection, and execute the client alone: `mariadb --sandbox` still runs an
+  editor;
+- the server knows the account as the owner of this one database, without rights on files, programs, or others;
+- a file that ends too early (a part of a compressed one) is never taken for a complete one: the client is killed before
+  it sees an end, since the start of a statement may be another statement.
+
+This module is standalone, and uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import bz2
+import ctypes
+import glob
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import resource
+import secrets
+import signal
+import stat
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final, cast
+
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
+
+from svc_webhost.confined import kernel
+from svc_webhost.confined.sql_look import LOOKED, NoDumpError, SqlLook
+from svc_webhost.confined.sql_rows import ROWS, RowCounter
+
+_BLOCK: Final = 1 << 20
+_FAILED: Final = 3
+_PR_SET_PDEATHSIG: Final = 1
+_LIMITS: Final = {
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_NOFILE: 256,
+    # A whole statement is held in memory, and no server accepts one of more than a GiB.
+    resource.RLIMIT_DATA: 1 << 30,
+}
+_READABLE: Final = ("/usr", "/etc")
+_INTERPRETERS: Final = "/lib*/ld-*.so.*"
+"""The program loader: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1."""
+
+_OWN_DUMP: Final = re.compile(rb"(/\*M!999999|-- (MariaDB|MySQL) dump )")
+_DEFINER: Final = re.compile(rb"DEFINER=`[^`\n]*`@`[^`\n]*`")
+_MAY_DEFINE: Final = (b"/*!50", b"CREATE DEFINER=")
+_RESTRICT: Final = re.compile(rb"\\restrict ([A-Za-z0-9]+)\s*")
+_HEADER: Final = re.compile(rb"(--.*|\s*)\n")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class RefusedError(Exception):
+    """The file cannot be run; the message says why."""
+
+
+def main() -> int:
+    order = json.loads(sys.argv[1])
+    try:
+        file, nowhere = _confine(order), os.open(os.devnull, os.O_RDWR)
+        return _look(order, file) if order["command"] is None else _run(order, file, nowhere)
+    except (RefusedError, NoDumpError, OSError) as error:
+        print(error, flush=True)
+        return _FAILED
+
+
+def _confine(order: dict[str, Any]) -> int:
+    """Become the account; returns the file, opened by it."""
+    uid, gid = order["uid"], order["gid"]
+    if uid == 0 or gid == 0:
+        raise RefusedError("A dump is never run as root.")
+    root = None if order["root"] is None else os.open(order["root"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.geteuid() == 0:
+        os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    kernel.refuse_new_privileges()
+    return 0 if root is None else _site_file(root, order["path"], uid)
+
+
+def _site_file(root: int, path: str, uid: int) -> int:
+    try:
+        file = kernel.open_beneath(root, os.fsencode(path), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be opened: {error.strerror}.") from error
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedError(f"{path} is no file.")
+    if found.st_nlink > 1 and found.st_uid != uid:
+        raise RefusedError(f"{path} belongs to somebody else.")
+    return file
+
+
+def _look(order: dict[str, Any], file: int) -> int:
+    """Read the file to its end. The size is that of the unpacked SQL, which the engine would get."""
+    _lock(None)
+    for limit, most in _LIMITS.items():
+        resource.setrlimit(limit, (most, most))
+    look = SqlLook(order["dialect"])
+    try:
+        with os.fdopen(file, "rb") as raw:
+            for begins, piece in _lines(_unpacked(raw)):
+                look.feed(piece, begins=begins)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
+        raise RefusedError(f"The file cannot be read to its end: {error}") from error
+    look.finish()
+    print(f"{LOOKED}{look.size}", flush=True)
+    return 0
+
+
+def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
+    _lock(order["command"][0])
+    for limit, most in _LIMITS.items():
+        resource.setrlimit(limit, (most, most))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    counter = RowCounter() if order["rows"] and order["dialect"] == "mariadb" else None
+    # Output of the dump's own queries is dropped; the client's errors go to the job.
+    with subprocess.Popen(
+        order["command"], stdin=subprocess.PIPE, stdout=nowhere, preexec_fn=_ends_with_us, restore_signals=True
+    ) as client:
+        assert client.stdin is not None
+        statements = {"mariadb": _mariadb, "postgresql": _postgresql}[order["dialect"]]
+        try:
+            with os.fdopen(file, "rb") as raw:
+                for block in statements(_lines(_unpacked(raw))):
+                    client.stdin.write(block)
+                    if counter is not None:
+                        counter.feed(block)
+            client.stdin.close()
+        except BrokenPipeError:
+            pass  # It has stopped at an error, which it reports itself.
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
+            client.kill()
+            raise RefusedError(f"The file cannot be read to its end: {error}") from error
+        status = client.wait()
+    if counter is not None and status == 0:
+        for table, rows in counter.finish().items():
+            print(ROWS + json.dumps([table, rows]))
+        sys.stdout.flush()
+    return status if status >= 0 else 128 - status
+
+
+def _lock(program: str | None) -> None:
+    """`program`: the only one that may be started."""
+    abi = kernel.landlock_abi()
+    if abi < kernel.LOWEST_ABI:
+        raise RefusedError(
+            f"This kernel cannot confine a dump: it has Landlock {abi}, and {kernel.LOWEST_ABI} is needed."
+        )
+    readable = [os.open(folder, os.O_PATH | os.O_CLOEXEC) for folder in _READABLE]
+    runs = () if program is None else (program, *glob.glob(_INTERPRETERS))
+    programs = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in runs]
+    kernel.landlock_reading(readable, programs, abi)
+    for descriptor in (*readable, *programs):
+        os.close(descriptor)
+
+
+def _ends_with_us() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _unpacked(raw: BinaryIO) -> BinaryIO:
+    buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(Any, raw))
+    begin = buffered.peek(8)
+    if begin.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, gzip.GzipFile(fileobj=buffered))
+    if begin.startswith(b"BZh"):
+        return cast(BinaryIO, bz2.BZ2File(buffered))
+    if begin.startswith(b"\xfd7zXZ\x00"):
+        return cast(BinaryIO, lzma.LZMAFile(buffered))
+    if begin.startswith((b"PK\x03\x04", b"PGDMP", b"\x28\xb5\x2f\xfd")):
+        raise RefusedError(
+            "The file is neither SQL nor SQL compressed by gzip, bzip2 or xz: unpack or convert it first."
+        )
+    return buffered
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
+    """Lines, or pieces of long ones; and whether each starts a line."""
+    begins = True
+    while piece := file.readline(_BLOCK):
+        yield begins, piece
+        begins = piece.endswith(b"\n")
+
+
+def _mariadb(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
+    """Removes the definers of views, triggers and routines, so that the owner of the database becomes it: only a
+    superuser may name somebody else. Applies to output of mariadb-dump alone, whose data lines never start so, as it
+    writes line breaks in data as \\n."""
+    own, left_out = False, 0
+    for number, (begins, piece) in enumerate(lines):
+        if number < 2 and _OWN_DUMP.match(piece):
+            own = True
+        if own and begins and piece.startswith(_MAY_DEFINE):
+            piece, found = _DEFINER.subn(b"", piece, count=1)
+            left_out += found
+        yield piece
+    if left_out:
+        print(
+            f"Views, triggers and routines of other definers now belong to the database's owner: {left_out}.",
+            flush=True,
+        )
+
+
+def _postgresql(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
+    """Drops pg_dump's own \\restrict and \\unrestrict: ours comes before them, and ends with the file."""
+    yield b"\\restrict " + secrets.token_hex(32).encode() + b"\n"
+    header, closing = True, b""
+    for begins, piece in lines:
+        if header:
+            found = _RESTRICT.fullmatch(piece)
+            if found:
+                closing, piece = b"\\unrestrict " + found[1] + b"\n", b"\n"
+            header = _HEADER.fullmatch(piece) is not None
+        elif closing and begins and piece == closing:
+            continue
+        yield piece
+
+
+if __name__ == "__main__":
+    sys.exit(main())

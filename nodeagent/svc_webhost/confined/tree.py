@@ -1,0 +1,245 @@
+"""A site's files. Every path is looked up beneath the descriptor of the site's root.
+
+Descriptors are opened by `open_*` and closed by their `with`. Messages name paths as the caller wrote them.
+
+To resolve a path and check that the result lies beneath the root would not do. The customer's own programs run
+meanwhile, and can swap a folder for a link between the check and the use. openat2(2) with RESOLVE_BENEATH does both in
+one call. From there on the code works with the descriptor of a folder and a name in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from svc_webhost.confined import kernel
+from svc_webhost.confined.protocol import TEMPORARY, Failed, FileError
+
+# PATH_MAX and NAME_MAX of Linux: the kernel would refuse more, with a message that names no path.
+MAX_PATH: Final = 4096
+MAX_NAME: Final = 255
+MAX_DEPTH: Final = 200
+"""How many levels of folders are followed. A level costs a descriptor, of 1,024 that a helper has (`confine`), and two
+calls of `remove`, of 1,000 that Python allows by default."""
+BLOCK: Final = 1 << 18
+
+_FAILURES: Final = {
+    errno.ENOENT: (Failed.NOT_FOUND, "There is nothing at {}."),
+    errno.EEXIST: (Failed.EXISTS, "There is something at {} already."),
+    errno.ENOTEMPTY: (Failed.EXISTS, "The folder {} is not empty."),
+    errno.ENOTDIR: (Failed.CONFLICT, "A part of {} is no folder."),
+    errno.EISDIR: (Failed.CONFLICT, "{} is a folder."),
+    # A socket, or a pipe without a reader that was opened for writing.
+    errno.ENXIO: (Failed.CONFLICT, "{} is no file."),
+    errno.ELOOP: (Failed.REFUSED, "{} is a link, or links lead around in a circle."),
+    # RESOLVE_BENEATH: "..", an absolute link, or a link to what lies above.
+    errno.EXDEV: (Failed.REFUSED, "{} leads out of the site's folder."),
+    errno.EACCES: (Failed.REFUSED, "The site's account may not touch {}."),
+    errno.EPERM: (Failed.REFUSED, "The site's account may not touch {}."),
+    errno.ENAMETOOLONG: (Failed.INVALID, "{} is too long."),
+    errno.EINVAL: (Failed.INVALID, "{} cannot be placed there."),
+    errno.ENOSPC: (Failed.NO_SPACE, "There is no space left for {}."),
+    errno.EDQUOT: (Failed.NO_SPACE, "{} would be more than the plan leaves on the disk; nothing of it was placed."),
+    errno.EFBIG: (Failed.NO_SPACE, "{} would be larger than a file may be."),
+    errno.EMFILE: (Failed.INVALID, "Folders in {} lie too deep in each other."),
+}
+
+
+def failure_of(error: OSError, path: str) -> FileError:
+    code, message = _FAILURES.get(
+        error.errno or 0, (Failed.BROKEN, "{} could not be worked on: " + str(error.strerror))
+    )
+    return FileError(code, message.format(path or "the site's folder"))
+
+
+@contextmanager
+def told(path: str) -> Iterator[None]:
+    """An OSError about `path` becomes a `FileError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise failure_of(error, path) from error
+
+
+@contextmanager
+def held(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def parts(path: str) -> list[bytes]:
+    """The names in a path; none for the root. Raises `FileError`."""
+    # Not what keeps a path beneath the root, which openat2(2) does. It gives each path one form, as messages, the audit
+    # and the refusal of the temporary folder (`open_parent`) need it.
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise FileError(Failed.INVALID, "A path has a character that no name can have.") from None
+    if not raw:
+        return []
+    names = raw.split(b"/")
+    if len(raw) > MAX_PATH or any(len(name) > MAX_NAME for name in names):
+        raise FileError(Failed.INVALID, "A path is too long.")
+    if b"\0" in raw or any(name in (b"", b".", b"..") for name in names):
+        raise FileError(Failed.INVALID, f"{path} is no path beneath the site's folder.")
+    return names
+
+
+def is_foreign(found: os.stat_result) -> bool:
+    """A hard link to another account's file. Through it, that file would be shown or changed in the site's name."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != os.geteuid()
+
+
+class Tree:
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.changing = threading.Lock()
+        """Held while what others see of the site changes."""
+
+    def open(self, path: str, flags: int, mode: int = 0) -> int:
+        with told(path):
+            return kernel.open_beneath(self.root, b"/".join(parts(path)) or b".", flags, mode)
+
+    def open_folder(self, path: str) -> int:
+        return self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def open_parent(self, path: str) -> tuple[int, bytes]:
+        """The folder that holds `path`, and the name in it. Refuses the temporary folder."""
+        names = parts(path)
+        if not names:
+            raise FileError(Failed.INVALID, "The site's folder itself is not changed.")
+        if names[0] == TEMPORARY:
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+        with told(path):
+            folder = kernel.open_beneath(self.root, b"/".join(names[:-1]) or b".", os.O_RDONLY | os.O_DIRECTORY)
+        return folder, names[-1]
+
+    def open_file(self, path: str, flags: int = os.O_RDONLY) -> int:
+        """A regular file of the site's own."""
+        # To open a pipe waits for its other end, which a customer never opens: with O_NONBLOCK it is open at once, and
+        # refused by what it is. The check comes after the open, on the descriptor: a name could be swapped in between.
+        descriptor = self.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            check_file(os.fstat(descriptor), path)
+        except FileError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextmanager
+    def temporary(self) -> Iterator[int]:
+        """The temporary folder, created if it does not exist."""
+        with told(""), suppress(FileExistsError):
+            os.mkdir(TEMPORARY, 0o700, dir_fd=self.root)
+        # Without following: the customer may have put a link to another folder of the site in its place.
+        with told(os.fsdecode(TEMPORARY)):
+            folder = kernel.open_beneath(self.root, TEMPORARY, os.O_RDONLY | os.O_DIRECTORY, follow=False)
+        with held(folder):
+            yield folder
+
+    def move(self, path: str, to: str, *, replace: bool) -> None:
+        """By rename(2): at every moment it has one of the two names."""
+        source, old = self.open_parent(path)
+        with held(source):
+            target, new = self.open_parent(to)
+            with held(target):
+                self._movable(source, old, path)
+                with told(to):
+                    kernel.rename(source, old, target, new, replace=replace)
+
+    def discard(self, path: str) -> bytes:
+        """Move what is at `path` out of sight at once. Returns its name in the temporary folder, for `remove`."""
+        folder, name = self.open_parent(path)
+        with held(folder), self.temporary() as temporary:
+            self._movable(folder, name, path)
+            gone = b"gone-" + secrets.token_hex(8).encode()
+            with told(path):
+                kernel.rename(folder, name, temporary, gone, replace=False)
+            return gone
+
+    def remove_in_place(self, path: str) -> None:
+        """Remove it where it is. Others see it half removed meanwhile."""
+        folder, name = self.open_parent(path)
+        with held(folder), told(path):
+            remove(folder, name)
+
+    def _movable(self, folder: int, name: bytes, path: str) -> None:
+        """Makes the site's own folder writable: rename(2) to another parent changes its "..", which needs that."""
+        with told(path):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
+                set_mode(folder, name, stat.S_IMODE(found.st_mode) & 0o1777 | stat.S_IRWXU)
+
+
+def check_file(found: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise FileError(Failed.CONFLICT, f"{path} is a folder.")
+    if not stat.S_ISREG(found.st_mode):
+        raise FileError(Failed.CONFLICT, f"{path} is no file.")
+    if is_foreign(found):
+        raise FileError(Failed.REFUSED, f"{path} is another name of a file that is not the site's own.")
+
+
+def set_mode(folder: int, name: bytes, mode: int) -> None:
+    """Set the mode of what `name` is, and never of the target of a link: Landlock does not restrict chmod(2)."""
+    # By way of /proc: fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2), which can spare links, is of Linux 6.6.
+    with held(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as descriptor:
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)
+
+
+def remove(folder: int, name: bytes) -> None:
+    """Remove a file, a link, or a folder with its content from `folder`. Links are never followed. At any depth of
+    folders, some `MAX_DEPTH` descriptors are held: a folder that lies deeper is first moved up into `folder`."""
+    left = [name]
+    while left:
+        _remove(folder, left.pop(), folder, left, 0)
+
+
+def _remove(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
+    # At each level, not around the whole: if a name vanishes meanwhile (another removal, the customer's program), only
+    # that name is done, and its siblings are still removed.
+    with suppress(FileNotFoundError):
+        _remove_what_is_there(folder, name, top, left, depth)
+
+
+def _remove_what_is_there(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+        return
+    except (IsADirectoryError, PermissionError):
+        # Linux answers EISDIR for a folder, POSIX has EPERM. EACCES of a file is a real refusal, and goes on up.
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise
+    if depth == MAX_DEPTH:
+        # It counts from zero again beneath `top`. A random name, as the customer may have made any other one.
+        moved = b"deep-" + secrets.token_hex(8).encode()
+        os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+        left.append(moved)
+        return
+    with held(_own_folder(folder, name)) as inner:
+        for entry in os.listdir(inner):
+            _remove(inner, os.fsencode(entry), top, left, depth + 1)
+    os.rmdir(name, dir_fd=folder)
+
+
+def _own_folder(folder: int, name: bytes) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        # A folder of mode 0500 or 0000 is the site's all the same; without this nothing in it could be removed. Of
+        # others' folders the mode is left alone, and root needs no mode.
+        if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and found.st_uid == os.geteuid():
+            set_mode(folder, name, stat.S_IRWXU)
+    except FileNotFoundError:
+        pass
+    return kernel.open_beneath(folder, name, flags, follow=False)

@@ -1,0 +1,38 @@
+"""How many connections to an engine a user, a site and a customer may have at a time.
+
+Both engines limit users alone. So each user gets a share of its site's limit and of its customer's, and a customer has
+at most as many users as connections: the sum over a customer's users never exceeds the customer's limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from svc_webhost.databases.server import EngineKind
+
+
+@dataclass(frozen=True)
+class Connections:
+    site: int
+    customer: int
+    """Also the maximum of a customer's users in the engine."""
+    server: int
+    """Two customers who use up their limits leave some to others, and to the panel."""
+
+    def of_user(self, *, of_site: int, of_customer: int) -> int:
+        """Of each user, given the numbers of users of its site and of its customer in the engine."""
+        return max(1, min(self.site // of_site, self.customer // of_customer))
+
+    def is_shared(self, of_customer: int) -> bool:
+        """Whether a user of a customer with so many users gets less than the only user of a site otherwise would."""
+        return of_customer * self.site > self.customer
+
+
+CONNECTIONS: Final[Mapping[EngineKind, Connections]] = {
+    # A waiting thread takes some 200 KB.
+    EngineKind.MARIADB: Connections(site=30, customer=1000, server=2100),
+    # Each is a process, of some 5 MB.
+    EngineKind.POSTGRESQL: Connections(site=20, customer=400, server=850),
+}

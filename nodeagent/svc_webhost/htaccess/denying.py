@@ -1,0 +1,269 @@
+"""Turns denials of .htaccess files into denied paths of a site (`DeniedPattern`): a folder, files with a name, and the
+names or paths that a regular expression stands for, if it can be written out.
+
+Invariant: a wish denies everything that its line denies. It may deny more: what lies below a denied file, and folders
+that have the name of such a file.
+
+Rejected: to hand the expressions to nginx. Customers would write regular expressions for the web server, and one of
+them can hang it. Patterns are those of .gitignore: an expression is written out to all texts that it stands for, and if
+those are too many or not certain, the line blocks and the owner decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence, Set
+from typing import Final
+
+from svc_webhost.accepted import LONGEST_PATTERN, is_denied, is_denied_pattern
+from svc_webhost.apache.htaccess import Directive, Lines, Section, modules, narrowing
+from svc_webhost.htaccess.situation import INDEXES, Situation
+from svc_webhost.htaccess.verdicts import Denied, Opinion, blocks, past, translated
+
+_MOST: Final = 60
+"""Patterns of one expression."""
+_LONGEST: Final = 32 << 10
+"""Characters of an expression: `_MOST` texts of the longest pattern, with each character escaped, are 30,600."""
+_MOST_DEPTH: Final = 20
+"""Nested groups: a bound of the recursion, which the file's author chooses otherwise."""
+_BEGIN, _END, _ANYTHING = "\x02", "\x03", "\x04"
+"""Stand for `^`, `$` and `.*` in the texts that an expression is written out to."""
+_LONGEST_TEXT: Final = LONGEST_PATTERN + 4
+"""With anchors at its ends. A longer text is no pattern, whatever follows."""
+_TOKEN: Final = re.compile(rf"\\([^A-Za-z0-9{_BEGIN}-{_ANYTHING}])|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])")
+_SAYS_WHO: Final = frozenset({"require", "order", "allow", "deny"})
+_OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
+
+
+def denied_by_section(directive: Directive, lines: Lines, situation: Situation) -> Opinion | None:
+    """For a line that denies everybody what its section is about; None for another line, or if no pattern says it."""
+    patterns = _of_section(directive, situation)
+    # A denied path has no exceptions: with one `Require all granted` in a section of the file, the site would lose what
+    # that section opens.
+    if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines):
+        return None
+    # <IfModule !mod_authz_core.c> is for Apache 2.2: today's servers skip it. Many products write a denial twice.
+    if "!mod_authz_core.c" in modules(directive) and tuple(patterns) not in _denied_on_all(lines, situation):
+        return None
+    return _wanted(patterns, situation)
+
+
+def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
+    """For a rewrite rule that denies paths, which are relative to the file's folder."""
+    written = _written_out(expression)
+    base = "/".join(("", *situation.parts))
+    patterns = [] if written is None else [_path_pattern(each, base) for each in written]
+    known = [pattern for pattern in patterns if pattern is not None and is_denied_pattern(pattern)]
+    # All or nothing: with some of its patterns the line would count as translated, and the rest would be open.
+    if not known or len(known) < len(patterns) or _is_of_a_page(known, base):
+        return None
+    return _wanted(known, situation)
+
+
+def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
+    # A bare name is denied in all folders, however they are reached. A pattern with a slash is an address.
+    if situation.around is not None and any("/" in pattern for pattern in patterns):
+        return past(situation.around)
+    if set(patterns) <= situation.denied or situation.is_denied:
+        return translated("The site denies it.")
+    listed = ", ".join(patterns[:5]) + (f" and {len(patterns) - 5} more" if len(patterns) > 5 else "")
+    return blocks(f"Have the site deny {listed}.", *(Denied(pattern) for pattern in patterns))
+
+
+def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
+    """Patterns for what the sections around the line are about; None if there are none."""
+    base = "/".join(("", *situation.parts))
+    sections = [section for section in directive.sections if section.name in narrowing(directive)]
+    if not sections:
+        # Not for the top: a site has denied paths, and nothing denies a whole site.
+        return [base] if situation.parts and is_denied_pattern(base) else None
+    names = _names(sections[0]) if len(sections) == 1 else None
+    if names is None:
+        return None
+    patterns = [f"{base}/**/{name}" if situation.parts else name for name in names]
+    return patterns if all(map(is_denied_pattern, patterns)) and not _is_of_a_page(patterns, base) else None
+
+
+def _is_of_a_page(patterns: Sequence[str], base: str) -> bool:
+    """Whether a pattern denies an index page. For its folder, Apache then shows the next index page instead."""
+    likely = [pattern for pattern in patterns if _may_deny(pattern, base)]
+    return any(is_denied(pattern, f"{base}/{page}") for pattern in likely for page in INDEXES)
+
+
+def _may_deny(pattern: str, base: str) -> bool:
+    """A cheap test that rules out nearly all patterns before a regular expression is compiled: the pattern's folder is
+    above the page, and the page's name contains the literal part of its name."""
+    folder, _, name = pattern.removesuffix("/").rpartition("/")
+    beneath, name = folder.removesuffix("/**"), name.strip("*")
+    return f"{base}/".startswith(f"{beneath}/") and any(name in f"{base}/{page}" for page in INDEXES)
+
+
+def _names(section: Section) -> list[str] | None:
+    argument = section.argument.strip("\"'")
+    if section.name == "files" and not argument.startswith("~"):
+        # `?` and `[` are wildcards of <Files> that patterns do not have. `*` at one end is in both.
+        return None if re.search(r"[?\[]", argument) else [argument]
+    if section.name not in ("files", "filesmatch"):
+        return None
+    written = _written_out(argument.removeprefix("~").strip().strip("\"'"))
+    names = [] if written is None else [_name_pattern(each) for each in written]
+    known = [name for name in names if name is not None]
+    return known if known and len(known) == len(names) else None
+
+
+def _denies_everybody(sections: tuple[Section, ...], lines: Lines) -> bool:
+    return lines.once(("denies everybody", sections), lambda: _keep_everybody_out(lines.beside(sections)))
+
+
+def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
+    words = [_words(each) for each in beside]
+    required = {arguments for name, arguments in words if name == "require"}
+    denied = ("deny", ("from", "all")) in words
+    orders = {arguments for name, arguments in words if name == "order"}
+    others = [word for word in words if word[0] in ("allow", "satisfy", "authtype", "authuserfile")]
+    others += [word for word in words if word[0] == "deny" and word[1] != ("from", "all")]
+    # Both generations, 2.4 (Require) and 2.2 (Order, Deny), and neither opens anything. `Order allow,deny` alone denies
+    # too: it is the default where no Allow matches.
+    if others or not required <= {("all", "denied")} or not orders <= {("deny,allow",), ("allow,deny",)}:
+        return False
+    return bool(required) or denied or orders == {("allow,deny",)}
+
+
+def _opened_in_part(lines: Lines) -> bool:
+    """A section of the file opens something that another line of it may deny."""
+    return lines.once("opened in part", lambda: any(narrowing(each) and _words(each) in _OPENING for each in lines))
+
+
+def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
+    """The patterns that the file denies on today's servers. A line for Apache 2.2 alone counts only if its patterns are
+    among them."""
+
+    def find() -> Set[tuple[str, ...]]:
+        found = set()
+        for sections in lines.places:
+            first = next((each for each in lines.beside(sections) if each.name in _SAYS_WHO), None)
+            if first is None or "!mod_authz_core.c" in modules(first) or not _denies_everybody(sections, lines):
+                continue
+            patterns = _of_section(first, situation)
+            if patterns is not None:
+                found.add(tuple(patterns))
+        return found
+
+    return lines.once("denied on all", find)
+
+
+def _words(directive: Directive) -> tuple[str, tuple[str, ...]]:
+    return directive.name, tuple(argument.lower() for argument in directive.arguments)
+
+
+def _name_pattern(written: str) -> str | None:
+    begins, ends, text = _anchored(written)
+    # Without an anchor it matches in the middle of a name, and a pattern has one star, at one end.
+    if not text or "/" in text or not (begins or ends):
+        return None
+    return text if begins and ends else f"{text}*" if begins else f"*{text}"
+
+
+def _path_pattern(written: str, base: str) -> str | None:
+    begins, ends, text = _anchored(written)
+    if not text:
+        return None
+    if begins:
+        return f"{base}/{text}" if ends or text.endswith("/") else f"{base}/{text}*"
+    if ends and "/" not in text:
+        return f"{base}/**/*{text}" if base else f"*{text}"
+    return None
+
+
+def _anchored(written: str) -> tuple[bool, bool, str]:
+    """Whether it is anchored at its start and at its end, and the text; empty if it is not one literal text."""
+    begins, ends = written.startswith(_BEGIN), written.endswith(_END)
+    text = written.removeprefix(_BEGIN).removesuffix(_END)
+    if text.startswith(_ANYTHING):
+        begins, text = False, text.removeprefix(_ANYTHING)
+    if text.endswith(_ANYTHING):
+        ends, text = False, text.removesuffix(_ANYTHING)
+    return begins, ends, "" if re.search(f"[{_BEGIN}{_END}{_ANYTHING}]", text) else text
+
+
+def _written_out(expression: str) -> list[str] | None:
+    """Every text that the expression stands for; None if they are too many, or not known."""
+    if len(expression) > _LONGEST:
+        return None
+    tokens = list(_TOKEN.finditer(expression))
+    # finditer skips what no token matches, such as a class or a look-ahead: then the expression is not known.
+    if "".join(token[0] for token in tokens) != expression:
+        return None
+    try:
+        return _Expression(tokens).written_out()
+    except _UnknownError:
+        return None
+
+
+class _UnknownError(Exception):
+    """The expression stands for too many texts, or for texts that are not known."""
+
+
+class _Expression:
+    """Goes over the tokens once."""
+
+    # Letters are gathered in a list, and joined to the texts only where there is a choice: to lengthen 60 texts by each
+    # letter would copy all of them each time.
+
+    def __init__(self, tokens: Sequence[re.Match[str]]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def written_out(self) -> list[str]:
+        found = self._alternatives(0)
+        if self._at < len(self._tokens):
+            raise _UnknownError
+        return found
+
+    def _alternatives(self, depth: int) -> list[str]:
+        """Up to the end of the group, whose `)` is then the next token, or of the expression."""
+        if depth > _MOST_DEPTH:
+            raise _UnknownError
+        found, texts, letters = list[str](), [""], list[str]()
+        while self._at < len(self._tokens) and (token := self._tokens[self._at])[0] != ")":
+            self._at += 1
+            if token[0] == "|":
+                found += _continued(texts, ["".join(letters)])
+                texts, letters = [""], []
+            elif token[0] == "?":
+                # Behind nothing, or a second one, which makes a quantifier lazy.
+                raise _UnknownError
+            else:
+                part = self._group(depth) if token[3] else [_letter(token)]
+                if self._at < len(self._tokens) and self._tokens[self._at][0] == "?":
+                    self._at += 1
+                    part = [*part, ""]
+                if len(part) == 1:
+                    letters += part
+                else:
+                    texts, letters = _continued(_continued(texts, ["".join(letters)]), part), []
+            if len(found) + len(texts) > _MOST or len(letters) > _LONGEST_TEXT:
+                raise _UnknownError
+        return [*found, *_continued(texts, ["".join(letters)])]
+
+    def _group(self, depth: int) -> list[str]:
+        part = self._alternatives(depth + 1)
+        if self._at == len(self._tokens):
+            raise _UnknownError
+        self._at += 1
+        return part
+
+
+def _letter(token: re.Match[str]) -> str:
+    return token[1] or token[5] or {"^": _BEGIN, "$": _END, ".*": _ANYTHING}[token[0]]
+
+
+def _continued(texts: Sequence[str], part: Sequence[str]) -> list[str]:
+    """Each text, continued by each of `part`. Raises `_UnknownError` if they are too many, or too long."""
+    # Before they are made: ten groups of ten alternatives would be 10**10 texts.
+    if len(texts) * len(part) > _MOST:
+        raise _UnknownError
+    found = [text + more for text in texts for more in part]
+    if max(map(len, found)) > _LONGEST_TEXT:
+        raise _UnknownError
+    return found

@@ -1,0 +1,97 @@
+"""php_value and php_flag: settings of the site's PHP, if the panel has them.
+
+Only lines at the top of the site and outside of sections become settings: a site has one PHP, while Apache sets a value
+for a folder. For a single folder there is .user.ini, which PHP itself reads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from svc_webhost.accepted import is_setting
+from svc_webhost.apache.htaccess import Directive, Lines, modules, narrowing
+from svc_webhost.htaccess.situation import Situation
+from svc_webhost.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, translated
+
+_MIB: Final = {"memory_limit": "memory_limit_mib", "upload_max_filesize": "upload_max_filesize_mib"}
+_NUMBERS: Final = {"max_execution_time": "max_execution_time", "max_input_vars": "max_input_vars"}
+# Settings that PHP has removed, or has deprecated since 5.6 (mbstring.http_*).
+_NO_MORE: Final = {
+    *("magic_quotes_gpc", "magic_quotes_runtime", "magic_quotes_sybase", "register_globals", "register_long_arrays"),
+    *("safe_mode", "allow_call_time_pass_reference", "track_vars", "mbstring.http_input", "mbstring.http_output"),
+}
+_OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
+"""`mod_php.c` is the name in PHP 8 as well."""
+SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
+# The panel sets post_max_size by itself, so much above upload_max_filesize (`host/php/pool.py`).
+_FORM_MIB: Final = 8
+_ELSEWHERE: Final = "Make it a setting of the site's PHP, or put it into a file .user.ini."
+
+
+def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
+    if len(directive.arguments) != 2:
+        return blocks(_ELSEWHERE)
+    name, value = directive.arguments[0].lower(), directive.arguments[1]
+    if name in _NO_MORE:
+        return harmless("PHP no longer has this setting.")
+    if situation.settings is None or not situation.at_top or narrowing(directive):
+        return blocks(_ELSEWHERE)
+    if _is_for_php_5(directive):
+        return harmless("It is for a version of PHP that this server does not have.")
+    # Apache hands PHP the form while it arrives; nginx first takes all of it.
+    if name == "max_input_time":
+        return harmless("How long PHP reads a form; nginx has read it whole before.")
+    if _said_again(directive, lines):
+        return harmless("A later line says otherwise.")
+    if name == "post_max_size":
+        wanted = _mebibytes(value)
+        if wanted is not None and wanted <= situation.settings["upload_max_filesize_mib"] + _FORM_MIB:
+            return translated("PHP takes forms of this size.")
+        return blocks("Have PHP take larger uploads (upload_max_filesize): forms may be 8 MiB larger.")
+    wish = _wish(directive.name, name, value)
+    if wish is None:
+        return blocks(_ELSEWHERE)
+    if situation.settings[wish.setting] == wish.value:
+        return translated("The site's PHP has this setting.")
+    if not is_setting(wish.setting, wish.value):
+        return blocks(f"The site's PHP cannot have {wish.setting} {wish.value}. Set what it may have, or .user.ini.")
+    return blocks(f"Set {wish.setting} of the site's PHP to {wish.value}.", wish)
+
+
+def _wish(directive: str, name: str, value: str) -> PhpSet | None:
+    if directive.endswith("_flag"):
+        # Apache's module of PHP takes every other word for off (sapi/apache2handler/apache_config.c), also the `true`
+        # and `yes` of a php.ini.
+        return PhpSet(name, value.lower() in ("on", "1")) if name == "display_errors" else None
+    if name in _MIB:
+        size = _mebibytes(value)
+        return None if size is None else PhpSet(_MIB[name], size)
+    if name in _NUMBERS:
+        return PhpSet(_NUMBERS[name], int(value)) if re.fullmatch(r"[0-9]{1,9}", value) else None
+    if name == "date.timezone":
+        return PhpSet("timezone", value)
+    return None
+
+
+def _mebibytes(value: str) -> int | None:
+    match = re.fullmatch(r"([0-9]{1,9})\s*([KMG]?)", value.upper())
+    if match is None:
+        return None
+    # Whole MiB, as the panel has them. What means no limit, 0 or -1, is no such value.
+    size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
+    return size >> 20 if size % (1 << 20) == 0 and size > 0 else None
+
+
+def _is_for_php_5(directive: Directive) -> bool:
+    return any(module in _OLD - {"mod_php.c"} for module in modules(directive))
+
+
+def _said_again(directive: Directive, lines: Lines) -> bool:
+    def last() -> dict[tuple[str, tuple[str, ...]], int]:
+        """The last line of each setting that counts: Apache lets a later line override an earlier one."""
+        counting = (each for each in lines if not narrowing(each) and not _is_for_php_5(each))
+        return {(each.name, each.arguments[:1]): each.line for each in counting if each.name in SETTING}
+
+    said = lines.once("php settings", last)
+    return said.get((directive.name, directive.arguments[:1]), 0) > directive.line

@@ -1,0 +1,326 @@
+"""The rewrite rules that are known: a front controller and its companions, HTTPS, redirects of one path, and denials of
+files that nginx denies too.
+
+A rule is judged together with the conditions before it. Every other rule blocks.
+
+Rules are not evaluated as mod_rewrite does. What a rule does depends on the rules around it, on files, on variables of
+the server and on internal redirects; an evaluation that is nearly right would open what a rule denied. So rules are
+compared as texts, with all conditions and flags, with the forms that products ship.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from svc_webhost.apache.htaccess import Directive, Lines, modules, narrowing
+from svc_webhost.htaccess.denying import denied_by_rule
+from svc_webhost.htaccess.patterns import only_hidden
+from svc_webhost.htaccess.redirecting import literal, redirect_match, rewritten
+from svc_webhost.htaccess.situation import TOP, Situation
+from svc_webhost.htaccess.verdicts import (
+    HttpsForced,
+    NameRedirected,
+    Opinion,
+    Verdict,
+    blocks,
+    harmless,
+    same,
+    translated,
+)
+
+# With a base in front, which earlier rules of some frameworks compute.
+_FRONT: Final = re.compile(r"(?:\./|/|%\{ENV:(?:BASE|REWRITEBASE)\}/?)?index\.php")
+# Patterns that match every path. Those that need a character (`.`, `^(.+)$`) spare the top itself.
+_EVERYTHING: Final = {
+    *(".", "^", ".*", "^.*$", "^(.*)$", "(.*)", "^.*", "^(.+)$", "^", ".?", "(.+)", "^.+$", "^(.*)"),
+}
+_FILES: Final = {"%{REQUEST_FILENAME}", "%{SCRIPT_FILENAME}", "%{DOCUMENT_ROOT}%{REQUEST_URI}"}
+_ENDS: Final = {"l", "last", "end", "qsa", "nc"}
+_TOLD: Final = re.compile(
+    r"e=(?:no-gzip|base|rewritebase|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token)(?::.*)?", re.IGNORECASE
+)
+"""Variables that only rules read which are judged themselves, and request headers, which PHP gets anyway."""
+_SPARED_RULES: Final = 3
+"""How many rules the one rule of WordPress skips ([S=3])."""
+_BY_HTTPS: Final = "to HTTPS (`force_https`)"
+_KEPT: Final = "It keeps visitors from something that nginx would serve."
+_DOTFILES: Final = "nginx serves none of these files."
+# As guides to hardening and security plugins write them. nginx denies at least as much (host/nginx/wordpress.py).
+_KEPT_IN_WORDPRESS: Final = {
+    *("^wp-admin/includes/", "^wp-includes/[^/]+\\.php$", "^wp-includes/js/tinymce/langs/.+\\.php"),
+    *("^wp-includes/theme-compat/", "^xmlrpc\\.php$", "^wp-config\\.php$", "^wp-content/debug\\.log$"),
+    *("^wp-content/uploads/.*\\.(?:php[1-7]?|pht|phtml?|phps)\\.?$", "^wp-content/uploads/.*\\.php$"),
+}
+"""Only for a WordPress at the top of the site."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    directive: Directive
+    pattern: str
+    target: str
+    flags: frozenset[str]
+    asked: tuple[tuple[str, ...], ...]
+    """The words of its conditions."""
+
+    @property
+    def about_files(self) -> frozenset[str]:
+        return frozenset(words[1] for words in self.asked if len(words) > 1 and words[0] in _FILES)
+
+    @property
+    def about_others(self) -> list[tuple[str, ...]]:
+        return [words for words in self.asked if not (len(words) > 1 and words[0] in _FILES)]
+
+
+def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
+    """Opinions by the index of the directive."""
+    found: dict[int, Opinion] = {}
+    conditions: list[tuple[int, Directive]] = []
+    engine = ["".join(each.arguments[:1]).lower() for each in lines if each.name == "rewriteengine"]
+    rules = _Rules(situation, engine_on=set(engine) == {"on"})
+    patterns = ["".join(each.arguments[:1]) for each in lines if each.name == "rewriterule"]
+    judged = 0
+    for number, directive in enumerate(lines):
+        if directive.name == "rewritecond":
+            conditions.append((number, directive))
+        elif directive.name == "rewriterule":
+            judged += 1
+            spared = patterns[judged : judged + _SPARED_RULES]
+            opinion = rules.judge(directive, [condition for _, condition in conditions], spared)
+            # Conditions share the verdict of their rule: none of them means anything by itself.
+            found |= dict.fromkeys((*(place for place, _ in conditions), number), opinion)
+            conditions = []
+        elif directive.name == "redirectmatch":
+            found[number] = redirect_match(directive, situation)
+        elif directive.name == "rewritemap":
+            found[number] = blocks("nginx does not rewrite or redirect by patterns here. Add redirects of the site.")
+    no_rule = blocks("No rule follows these conditions.")
+    return found | dict.fromkeys((place for place, _ in conditions), no_rule)
+
+
+class _Rules:
+    """The rules of one file, in their order: a rule may end the processing before later ones."""
+
+    def __init__(self, situation: Situation, *, engine_on: bool) -> None:
+        self._situation = situation
+        self._front_controller = situation.php and situation.at_top
+        self._wordpress = situation.wordpress and situation.at_top
+        self._engine_on = engine_on
+        self._files_are_done = False
+        """An earlier rule ended the processing for existing files (or folders)."""
+        indexes = situation.indexes
+        self._folders_are_left = indexes is not None and all(folder == TOP for folder in indexes)
+        """A rule without `!-d` sends folders to index.php too. That is the same here only if no folder below the top
+        has an index page: nginx would show that instead."""
+        self._all_known = True
+        """No earlier rule blocks without a wish: such a rule may send a path away before later rules see it."""
+        self._fronted = False
+        """An earlier rule was a front controller, whether its conditions are known or not."""
+
+    def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
+        """`later`: the patterns of the next `_SPARED_RULES` rules."""
+        opinion = self._judged(directive, conditions, later)
+        # Unless RewriteEngine is on throughout, the rule may do nothing at Apache: its wish would be something new.
+        if opinion.wishes and not (self._engine_on and self._all_known):
+            opinion = blocks(opinion.reason)
+        self._all_known = self._all_known and (opinion.verdict is not Verdict.BLOCKS or bool(opinion.wishes))
+        return opinion
+
+    def _judged(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
+        if len(directive.arguments) not in (2, 3) or any(len(each.arguments) not in (2, 3) for each in conditions):
+            return blocks("It is no rule.")
+        if any(narrowing(each) for each in (directive, *conditions)):
+            return blocks("A rule in such a section does not do what it does elsewhere.")
+        pattern, target = directive.arguments[0], directive.arguments[1]
+        asked = tuple(tuple(each.arguments) for each in conditions)
+        rule = _Rule(directive, pattern, target, _flags(directive.arguments), asked)
+        if rule.flags == {f"s={_SPARED_RULES}"} and (opinion := self._spared(rule, later)) is not None:
+            return opinion
+        if any(flag in ("f", "forbidden", "g", "gone") or flag.startswith("r=4") for flag in rule.flags):
+            return self._denied(rule)
+        for known in (self._harmless, self._front, self._canonical, self._redirect):
+            if (opinion := known(rule)) is not None:
+                return opinion
+        return blocks("nginx does not rewrite this. See whether the application, or a redirect of the site, can do it.")
+
+    def _denied(self, rule: _Rule) -> Opinion:
+        """A rule that answers 403 or 410. Conditions only make it deny less."""
+        if rule.target != "-" or not rule.flags <= {"f", "forbidden", "l", "last", "end", "nc"}:
+            return blocks(_KEPT)
+        if only_hidden(rule.pattern):
+            return same(_DOTFILES)
+        by_address = self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS
+        if by_address and self._situation.around is None:
+            return same(_DOTFILES)
+        # Behind a front controller the rule sees existing files only, and behind a rule that ends for files it never
+        # sees those. A denied path would hold for both. [NC]: patterns are case-sensitive.
+        if not (rule.asked or "nc" in rule.flags or self._fronted or self._files_are_done):
+            return denied_by_rule(rule.pattern, self._situation) or blocks(_KEPT)
+        return blocks(_KEPT)
+
+    def _harmless(self, rule: _Rule) -> Opinion | None:
+        if rule.target == "-" and rule.flags and all(_TOLD.fullmatch(flag) for flag in rule.flags):
+            if any(flag.startswith("e=http_authorization") for flag in rule.flags):
+                return same("PHP gets the header Authorization.")
+            return harmless("It is for rules that are judged themselves.")
+        # Cached pages of a plugin, which Apache serves without PHP where they exist. WordPress shows the same page.
+        kept = re.match(r"/?wp-content/cache/[a-z_-]+/", rule.target) is not None and rule.flags <= _ENDS
+        is_there = f"%{{DOCUMENT_ROOT}}/{rule.target.lstrip('/')}"
+        if self._wordpress and kept and any(words[:2] == (is_there, "-f") for words in rule.asked):
+            return harmless("WordPress shows the page itself, which it has kept in this file.")
+        return None
+
+    def _spared(self, rule: _Rule, later: Sequence[str]) -> Opinion | None:
+        # [S=3] skips the next rules for paths outside wp-includes. It changes nothing only if each of them is about
+        # wp-includes itself; with fewer rules behind it, or others, it would spare paths from a denial.
+        if (rule.pattern, rule.target, rule.asked) != ("!^wp-includes/", "-", ()):
+            return None
+        if len(later) < _SPARED_RULES or not all(each.startswith("^wp-includes/") for each in later):
+            return None
+        return same("It spares the next rules, which say nothing of other paths.")
+
+    def _front(self, rule: _Rule) -> Opinion | None:
+        if not self._front_controller:
+            return None
+        if rule.pattern in (r"^index\.php$", "^index.php$") and rule.target == "-" and not rule.asked:
+            return same("nginx runs index.php where it is asked for.") if rule.flags <= _ENDS else None
+        if rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}:
+            tested = rule.about_files
+            # "-f OR -d": without OR it would ask for what is a file and a folder, which is nothing.
+            if not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"} and _either(rule):
+                self._files_are_done = True
+                self._folders_are_left = self._folders_are_left or "-d" in tested
+                return same("nginx serves what is a file, and asks index.php for the rest.")
+        if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
+            known = all(len(words) == 2 for words in rule.asked) and all(map(_is_not_itself, rule.about_others))
+            known = known and ("!-d" in rule.about_files or self._folders_are_left)
+            # Set even where the conditions are not known: denials behind it must not be taken for whole.
+            self._fronted = True
+            if known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}):
+                return same("nginx asks index.php for what is no file.")
+        if self._without_slash(rule):
+            return harmless("index.php is asked with the slash at the end, too: frameworks take both for one page.")
+        if (
+            rule.pattern == r"^index\.php(?:/(.*)|$)"
+            and rule.target == "%{ENV:BASE}/$1"
+            and rule.flags <= {"r=301", "l"}
+        ):
+            return harmless("The same page is shown at both addresses.")
+        return None
+
+    def _without_slash(self, rule: _Rule) -> bool:
+        """Laravel's redirect away from a slash at the end, in its former and its present form."""
+        if rule.flags != {"l", "r=301"} or "!-d" not in rule.about_files:
+            return False
+        if (rule.pattern, rule.target) in (("^(.*)/$", "/$1"), ("^(.+)/$", "/$1")):
+            return not rule.about_others
+        return (rule.pattern, rule.target) == ("^", "%1") and rule.about_others == [("%{REQUEST_URI}", "(.+)/$")]
+
+    def _canonical(self, rule: _Rule) -> Opinion | None:
+        """A redirect to HTTPS, or to the primary name."""
+        if rule.pattern not in _EVERYTHING or not rule.asked or not rule.flags <= {*_ENDS, "r", "ne", *_REDIRECTS}:
+            return None
+        # In <IfModule> of another module it holds only on some servers: the old host may not have had it.
+        if not set(modules(rule.directive)) <= {"mod_rewrite.c"}:
+            return None
+        place = re.fullmatch(r"(https?)://([^/]+?)(%\{REQUEST_URI\}|/\$1|/%\{REQUEST_URI\})", rule.target)
+        if place is None:
+            return None
+        secure, host = place[1] == "https", place[2].lower()
+        wishes: list[HttpsForced | NameRedirected] = []
+        for words in rule.asked:
+            named = self._named(words)
+            if secure and _plain_http(words):
+                wishes.append(HttpsForced())
+            elif host == self._situation.domain and named:
+                wishes += [NameRedirected(name) for name in named]
+            else:
+                return None
+        # Joined by AND, "HTTP and this name" redirects less than both settings. Several tests for HTTP are one.
+        if len(rule.asked) > 1 and not _either(rule) and set(wishes) != {HttpsForced()}:
+            return None
+        # A rule to HTTPS at a fixed host sends every other name there, too. The panel's setting keeps the name, so each
+        # name has to be redirected already, or by this rule.
+        if HttpsForced() in wishes and host not in ("%{http_host}", "%{server_name}"):
+            told = {wish.name for wish in wishes if isinstance(wish, NameRedirected)}
+            if host != self._situation.domain or not all(
+                sent or name in told for name, sent in self._situation.names.items()
+            ):
+                return None
+        missing = tuple(dict.fromkeys(wish for wish in wishes if not self._is_so(wish)))
+        if not missing:
+            return translated("Visitors are sent there.")
+        what = [f"from {one.name} to {host}" if isinstance(one, NameRedirected) else _BY_HTTPS for one in missing]
+        # Of a folder, only its paths are sent; the settings are for the whole site.
+        wished = missing if self._situation.at_top else ()
+        return blocks(f"Have the site send its visitors {', and '.join(what)}.", *wished)
+
+    def _is_so(self, wish: HttpsForced | NameRedirected) -> bool:
+        if isinstance(wish, HttpsForced):
+            return self._situation.force_https
+        return self._situation.names[wish.name]
+
+    def _named(self, condition: tuple[str, ...]) -> list[str]:
+        """The site's other names that the condition is about; empty if they are not known."""
+        tested, expected, *_ = condition
+        names = self._situation.names
+        if tested not in ("%{HTTP_HOST}", "%{SERVER_NAME}"):
+            return []
+        if expected == r"^www\.":
+            return [name for name in names if name.startswith("www.")]
+        match = re.fullmatch(r"(!?)\^((?:[A-Za-z0-9-]|\\?\.)+)\$", expected)
+        if match is None:
+            return []
+        one = match[2].replace("\\", "").lower()
+        if match[1]:
+            # "Every host but this one": the primary name, or it would redirect that one as well.
+            return list(names) if one == self._situation.domain else []
+        return [one] if one in names else []
+
+    def _redirect(self, rule: _Rule) -> Opinion | None:
+        statuses = [int(flag.removeprefix("r=")) for flag in rule.flags if flag in _REDIRECTS]
+        statuses += [302] if "r" in rule.flags else []
+        path = literal(rule.pattern)
+        if path is None or rule.asked or len(statuses) != 1 or not rule.flags <= {"l", "end", "r", "ne", *_REDIRECTS}:
+            return None
+        # Targets with `$1` or `%1` are patterns. To a browser, "//host" is another host.
+        if (
+            not re.match(r"https?://[^/]|/(?!/)", rule.target)
+            or re.search(r"[$%]", rule.target)
+            or path.startswith("/")
+        ):
+            return None
+        folder = "/".join(("", *self._situation.parts, path))
+        return rewritten(folder, rule.target, statuses[0], rule.directive, self._situation)
+
+
+_REDIRECTS: Final = {"r=301", "r=302", "r=307", "r=308"}
+
+
+def _flags(arguments: tuple[str, ...]) -> frozenset[str]:
+    written = arguments[2] if len(arguments) == 3 else "[]"
+    return frozenset(flag.strip().lower() for flag in written.strip("[]").split(",") if flag.strip())
+
+
+def _either(rule: _Rule) -> bool:
+    """All of its conditions are joined by OR."""
+    # The flag of the last one joins it to nothing.
+    return all(len(words) == 3 and "or" in words[2].lower().strip("[]").split(",") for words in rule.asked[:-1])
+
+
+def _is_not_itself(words: tuple[str, ...]) -> bool:
+    if len(words) != 2 or words[0] != "%{REQUEST_URI}":
+        return False
+    return words[1] in (r"!^/index\.php", r"!^/index\.php$", "!=/favicon.ico", "!=/index.php")
+
+
+def _plain_http(condition: tuple[str, ...]) -> bool:
+    tested, expected, *_ = condition
+    if tested == "%{HTTPS}":
+        return expected.lower() in ("off", "!=on", "!on", "^off$", "=off")
+    if tested == "%{HTTP:X-Forwarded-Proto}":
+        return expected.lower() in ("!https", "!=https", "=http", "^http$")
+    return (tested, expected) in (("%{SERVER_PORT}", "80"), ("%{SERVER_PORT}", "^80$"), ("%{SERVER_PORT}", "!^443$"))

@@ -1,0 +1,200 @@
+"""The model of one site's nginx configuration: its names, what serves it, and its certificate.
+
+Invariant: no value can end the quoted string that it is rendered into, nor be read as a variable of nginx: the patterns
+below admit neither quotes, backslashes, dollar signs, white space nor control characters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from svc_webhost import accepted
+from svc_webhost.accepted import CHALLENGES
+
+_LABEL: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+
+Domain = Annotated[str, StringConstraints(pattern=rf"^{_LABEL}(\.{_LABEL})+$", max_length=253)]
+"""Lower case, in the ASCII form of IDNA; not a wildcard, no dot at the end."""
+
+_PATH: Final = r"^(/\.?[A-Za-z0-9_@+~-][A-Za-z0-9._@+~-]*)+$"
+
+FilePath = Annotated[str, StringConstraints(pattern=_PATH, max_length=1024)]
+"""Absolute, without `.` and `..`."""
+
+SocketPath = Annotated[str, StringConstraints(pattern=_PATH, max_length=107)]
+"""Path of a Unix socket; the kernel accepts 107 bytes (sun_path)."""
+
+PROBE: Final = f"{CHALLENGES}probe"
+"""A path with which the panel checks whether a site is served; there is no such challenge."""
+
+RequestPath = Annotated[str, StringConstraints(pattern=accepted.REQUEST_PATH, max_length=accepted.LONGEST_PATH)]
+"""As nginx compares it: decoded, without the query. `\\w` covers the letters of every script. nginx accepts words of
+4,096 bytes, and a letter has up to four."""
+
+RedirectTarget = Annotated[str, StringConstraints(pattern=accepted.REDIRECT_TARGET, max_length=accepted.LONGEST_TARGET)]
+"""An http or https URL, or a path of the same site, encoded. Not `//host`, which browsers read as a URL."""
+
+DeniedPattern = Annotated[str, StringConstraints(pattern=accepted.DENIED_PATTERN, max_length=accepted.LONGEST_PATTERN)]
+"""A pattern of paths, as in .gitignore: `/private` that path and everything below, `/private/` only what is below,
+`debug.log` every file or folder of that name, `*.bak` and `backup*` names that end or start so, `/uploads/*.php` files
+in that folder, `/uploads/**/*.php` in it and below."""
+
+ProtectedPlace = Annotated[
+    str, StringConstraints(pattern=accepted.PROTECTED_PLACE, max_length=accepted.LONGEST_PATTERN)
+]
+"""A folder or a file, without a slash at the end; `/` is the whole site."""
+
+LoginName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
+PasswordVerifier = Annotated[str, StringConstraints(pattern=r"^([$./=A-Za-z0-9]{10,200}|\{SHA\}[+/A-Za-z0-9]{27}=)$")]
+
+ProxyHost = Domain | IPv4Address | IPv6Address
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StaticRoot(_Model):
+    """Files. `root` lies in the home of the site's account."""
+
+    kind: Literal["static"] = "static"
+    root: FilePath
+
+
+class Php(_Model):
+    """Files, and PHP by FastCGI; a path that no file has is left to `/index.php`."""
+
+    kind: Literal["php"] = "php"
+    root: FilePath
+    socket: SocketPath
+
+
+class WordPress(_Model):
+    """As `Php`, without what of a WordPress no visitor has any business with (`wordpress_rules`)."""
+
+    kind: Literal["wordpress"] = "wordpress"
+    root: FilePath
+    socket: SocketPath
+
+
+class App(_Model):
+    """An HTTP server of the site's own, on a Unix socket."""
+
+    kind: Literal["app"] = "app"
+    socket: SocketPath
+
+
+class Proxy(_Model):
+    """A server elsewhere. nginx connects to `addresses` alone, and never resolves `host`: a name that resolves to
+    nothing would stop all sites at the next start, and one that comes to resolve to an inner address would open it."""
+
+    kind: Literal["proxy"] = "proxy"
+    host: ProxyHost
+    port: Port
+    addresses: Annotated[tuple[IPv4Address | IPv6Address, ...], Field(min_length=1, max_length=16)]
+    """The addresses that `host` resolved to, each of them checked."""
+    tls: bool = False
+    """Connect by HTTPS, and verify its certificate for `host`."""
+
+
+class Suspended(_Model):
+    """A page that says so, with status 503. `reason` is between provider and customer; visitors do not see it."""
+
+    kind: Literal["suspended"] = "suspended"
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+Serves = Annotated[StaticRoot | Php | WordPress | App | Proxy | Suspended, Field(discriminator="kind")]
+
+
+class Certificate(_Model):
+    """PEM files that the master process, root, can read: the chain with the site's certificate first."""
+
+    chain: FilePath
+    key: FilePath
+
+
+class PathRedirect(_Model):
+    """The query goes along where `target` has none of its own."""
+
+    source: RequestPath
+    target: RedirectTarget
+    status: Literal[301, 302, 307, 308] = 301
+    below: bool = False
+    """Also for every path that starts with `source`."""
+
+
+class Login(_Model):
+    """`verifier` is what nginx compares the password with: crypt(3), or Apache's own MD5 or SHA-1."""
+
+    login: LoginName
+    verifier: PasswordVerifier
+
+
+class Staged(Login):
+    """A copy of a site that is worked on: whoever opens it needs a password, and no search engine shall list it."""
+
+
+class ProtectedPath(_Model):
+    """Whoever asks for it, or for what is below, needs the password of one of `logins`."""
+
+    path: ProtectedPlace
+    logins: Annotated[tuple[Login, ...], Field(min_length=1, max_length=100)]
+
+
+class SiteServer(_Model):
+    number: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    """Its account is `s<number>`."""
+    domain: Domain
+    aliases: tuple[Domain, ...] = ()
+    """Served as `domain` is."""
+    redirects: Mapping[Domain, Domain] = Field(default_factory=dict)
+    """Hosts that send visitors to the same path of another host."""
+    path_redirects: tuple[PathRedirect, ...] = ()
+    denied: tuple[DeniedPattern, ...] = ()
+    """Paths that are answered with 403."""
+    protected: tuple[ProtectedPath, ...] = ()
+    """Ignored for a staging copy (`staged`), which has a password as a whole."""
+    serves: Serves
+    certificate: Certificate | None = None
+    """None: served by HTTP only, and handshakes for its names are rejected."""
+    force_https: bool = False
+    """Redirects from HTTP to HTTPS, once there is a certificate."""
+    staged: Staged | None = None
+    """Applies to the aliases as well; authorities reach challenges without the password."""
+    hsts: bool = False
+    """Makes browsers use HTTPS for a year; browsers that have seen it keep to it."""
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        names = Counter((self.domain, *self.aliases, *self.redirects))
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        sources = Counter((each.source, each.below) for each in self.path_redirects)
+        if again := [source for (source, _), times in sources.items() if times > 1]:
+            raise ValueError(f"redirected twice: {', '.join(again)}")
+        if len({each.path for each in self.protected}) < len(self.protected):
+            raise ValueError("protected twice")
+        if any(each.source.startswith(CHALLENGES) for each in self.path_redirects):
+            raise ValueError(f"{CHALLENGES} is not redirected: certificates depend on it")
+        return self
+
+    @property
+    def asks_for_passwords(self) -> bool:
+        return bool(self.protected) and self.staged is None
+
+    @property
+    def account(self) -> str:
+        return f"s{self.number}"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every name that it answers for."""
+        return (self.domain, *self.aliases, *self.redirects)

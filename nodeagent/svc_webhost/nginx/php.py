@@ -1,0 +1,95 @@
+"""How nginx passes requests to a site's php-fpm, and for which paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from svc_webhost.nginx.visitors import with_bodies
+
+_FASTCGI: Final = {
+    "QUERY_STRING": "$query_string",
+    "REQUEST_METHOD": "$request_method",
+    "CONTENT_TYPE": "$content_type",
+    "CONTENT_LENGTH": "$content_length",
+    "SCRIPT_FILENAME": "$document_root$fastcgi_script_name",
+    "SCRIPT_NAME": "$fastcgi_script_name",
+    "PATH_INFO": "$path_info",
+    "REQUEST_URI": "$request_uri",
+    "DOCUMENT_URI": "$document_uri",
+    "DOCUMENT_ROOT": "$document_root",
+    "SERVER_PROTOCOL": "$server_protocol",
+    "REQUEST_SCHEME": "$scheme",
+    "GATEWAY_INTERFACE": "CGI/1.1",
+    "SERVER_SOFTWARE": "nginx",
+    "REMOTE_ADDR": "$remote_addr",
+    "REMOTE_PORT": "$remote_port",
+    "SERVER_ADDR": "$server_addr",
+    "SERVER_PORT": "$server_port",
+    "SERVER_NAME": "$host",
+    # The host that selected this server, as for a proxied site.
+    "HTTP_HOST": "$host$svc_port",
+    "REDIRECT_STATUS": "200",
+    # A header `Proxy` would become the environment's proxy variable ("httpoxy").
+    "HTTP_PROXY": '""',
+}
+
+_PROGRAM: Final = "/index.php$is_args$args"
+"""Answers for every path without a file."""
+_ENDS: Final = r"(?:/|\z)"
+_SOURCE: Final = (
+    r"(?i:php(?:[0-9]+|s|~|[._-](?:bak|backup|old|orig|save|sav|swp|swo|tmp|copy|dist|[0-9]+)~?)?|phtml?|pht)"
+)
+"""Extensions of files with PHP code: those that some host runs, in capitals too, and those of copies that editors and
+people leave next to a program. `.php.html` is not among them: mirrors of a site use it, for pages."""
+_INCLUDED: Final = "inc"
+_ARCHIVE: Final = "phar"
+"""These hold PHP as well, but paths without a file end like that, too: `/companies/apple.inc`, `/@acme.inc`."""
+
+
+def static_rules() -> Iterator[str]:
+    """For sites without programs. PHP files are not shown either, except archives, which are downloads."""
+    yield from _never_shown(_SOURCE)
+    yield from _never_a_file(_INCLUDED, "=404")
+
+
+def _never_shown(endings: str) -> Iterator[str]:
+    """The source of programs is never shown, as it holds passwords. Nor is that of one whose name ends in white space,
+    which the rule for programs does not match."""
+    yield rf'location ~ "(?s)\.{endings}\s*{_ENDS}" {{'
+    yield "return 404;"
+    yield "}"
+
+
+def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
+    """The same, but only for existing files; other paths get the site's answer for missing files."""
+    yield rf'location ~ "(?s)\.(?i:{endings})\s*\z" {{'
+    yield "if (-f $request_filename) {"
+    yield "return 404;"
+    yield "}"
+    yield f"try_files $uri/ {otherwise};"
+    yield "}"
+
+
+def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
+    """`told`: further FastCGI parameters for this site, with values in nginx's syntax."""
+    yield "index index.php index.html index.htm;"
+    yield "location / {"
+    yield f"try_files $uri $uri/ {_PROGRAM};"
+    yield "}"
+    yield from _never_shown(rf"(?!php{_ENDS}){_SOURCE}")
+    yield from _never_a_file(f"{_INCLUDED}|{_ARCHIVE}", _PROGRAM)
+    yield from with_bodies(rf'~ "(?s)[^/]\.php{_ENDS}"', list(_run(socket, told)))
+
+
+def _run(socket: str, told: Mapping[str, str]) -> Iterator[str]:
+    yield r'fastcgi_split_path_info "(?s)^(.+?\.php)(/.*)\z";'
+    # `try_files` resets the split path.
+    yield "set $path_info $fastcgi_path_info;"
+    # Only an existing file: otherwise `/picture.jpg/x.php` would run as PHP.
+    yield "try_files $fastcgi_script_name =404;"
+    yield f'fastcgi_pass "unix:{socket}";'
+    for name, value in {**_FASTCGI, **told}.items():
+        yield f"fastcgi_param {name} {value};"
+    yield "fastcgi_param HTTPS $https if_not_empty;"
+    yield "fastcgi_read_timeout 300s;"

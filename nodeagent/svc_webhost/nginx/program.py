@@ -1,0 +1,101 @@
+"""nginx as a program: its service, its configuration test, and its status."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_webhost.folders import HostFolders
+from svc_webhost.launcher import ListeningPort, ListeningSocket, Service, ServiceName
+from svc_webhost.nginx.render import GENERATION, Ports, status_socket
+
+NGINX: Final = ServiceName("nginx")
+PROGRAM: Final = "/usr/sbin/nginx"
+OPEN_FILES: Final = 65_536
+"""Two logs per site, and the connections."""
+UMASK: Final = 0o027
+"""nginx creates logs readable for everybody unless the mask prevents it, also during a configuration test."""
+TEST_SECONDS: Final = 30.0
+STATUS_SECONDS: Final = 2.0
+
+_HELD: Final = "NGINX"
+_FORM: Final = "{descriptor};"
+_CONFLICT: Final = re.compile(r'conflicting server name "([^"]+)"')
+_PREFIX: Final = re.compile(r"^(nginx: )?(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d )?\[emerg\] (\d+#\d+: )?")
+_PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    """nginx with as many open files as it needs, up to this process's limit: 1,024 is the usual one, and the master
+    opens all logs."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
+
+
+def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
+    """The launcher holds its sockets, and nginx takes over those that its variable NGINX names. The status socket,
+    since one of its own would stay behind after a kill, and the next nginx could not bind it; the ports, so that
+    visitors wait while it is replaced or restarted, instead of being refused. nginx does not make inherited sockets
+    non-blocking: of two workers woken by one connection, the other would hang with all its visitors until the next
+    connection."""
+    return Service(
+        name=NGINX,
+        command=command("-p", f"{folders.nginx}/", "-c", str(main)),
+        sockets=(ListeningSocket(status_socket(folders), 0o600, "root", "root", _HELD, _FORM),),
+        ports=tuple(ListeningPort(address, port, _HELD, _FORM) for address, port in ports.listened),
+        nonblocking=True,
+        log=folders.nginx_output,
+        # SIGQUIT lets it finish open requests.
+        stop_signal=signal.SIGQUIT,
+        umask=UMASK,
+    )
+
+
+@dataclass(frozen=True)
+class Tested:
+    """`refused`: why nginx refuses it. `conflicts`: names that two sites have, of which nginx serves one."""
+
+    refused: str | None
+    conflicts: frozenset[str] = frozenset()
+
+
+async def test(folders: HostFolders, main: Path) -> Tested:
+    """`nginx -t`. It opens log files and certificates like a start, and binds nothing that is in use."""
+    tried = command("-t", "-e", "stderr", "-p", f"{folders.nginx}/", "-c", str(main))
+    with trio.move_on_after(TEST_SECONDS) as late:
+        run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True, umask=UMASK)
+    if late.cancelled_caught:
+        return Tested(f"nginx did not finish the test of its configuration within {TEST_SECONDS:g} seconds")
+    said = run.stderr.decode(errors="replace")
+    if run.returncode == 0:
+        return Tested(None, frozenset(_CONFLICT.findall(said)))
+    return Tested(words(said, folders) or said.strip() or f"nginx ended with status {run.returncode}")
+
+
+def words(said: str, folders: HostFolders) -> str | None:
+    """nginx's reason, without the time and without the panel's paths."""
+    lines = [line for line in said.splitlines() if "[emerg]" in line]
+    plain = [_PLACE.sub("", _PREFIX.sub("", line)).replace(f"{folders.data}/", "") for line in lines]
+    return "; ".join(plain) or None
+
+
+async def served_generation(folders: HostFolders) -> int | None:
+    """The generation that answers; None if none does."""
+    with trio.move_on_after(STATUS_SECONDS):
+        try:
+            async with await trio.open_unix_socket(str(status_socket(folders))) as stream:
+                await stream.send_all(f"GET {GENERATION} HTTP/1.0\r\n\r\n".encode())
+                answer = b"".join([part async for part in stream])
+        except (OSError, trio.BrokenResourceError):
+            return None
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(body) if b" 200 " in head and body.isdigit() else None
+    return None

@@ -1,0 +1,430 @@
+"""Renders nginx's configuration: pure functions of a site, and of the part that all sites share.
+
+Every value is in double quotes, which the types of `model` cannot break. Files are served from the home of the site's
+account, and a symbolic link in it is followed only to files of the same account: the workers could read the files of
+all sites (`disable_symlinks`). The check starts at the home, not at the document root, since an account may replace its
+document root by a link as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final
+
+from svc_webhost.accepted import CHALLENGES
+from svc_webhost.folders import HostFolders
+from svc_webhost.nginx.access import access_rules
+from svc_webhost.nginx.model import (
+    PROBE,
+    App,
+    PathRedirect,
+    Php,
+    Proxy,
+    SiteServer,
+    StaticRoot,
+    Suspended,
+    WordPress,
+)
+from svc_webhost.nginx.passwords import password_file
+from svc_webhost.nginx.php import php_rules, static_rules
+from svc_webhost.nginx.staged import challenge_rules, staged_rules
+from svc_webhost.nginx.visitors import GUESSES, visitor_bounds, with_bodies
+from svc_webhost.nginx.wordpress import wordpress_rules
+
+HTTP_PORT: Final = 80
+HTTPS_PORT: Final = 443
+GENERATION: Final = "/generation"
+"""On the status socket, it returns the number of the served generation."""
+
+LARGEST_BODY: Final = "512m"
+"""Limit of a request's body: uploads to WordPress and shops. nginx keeps it in a file until it is complete."""
+WORKER_CONNECTIONS: Final = 16_384
+"""Including those to PHP and applications. An address may have 3,000 without a complete request: as many as come at
+once and within `client_header_timeout` (`svc_webhost.visitors`)."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    http: int = HTTP_PORT
+    https: int = HTTPS_PORT
+    ipv6: bool = True
+    """False if the kernel has no IPv6: nginx would not start."""
+
+    @property
+    def listened(self) -> tuple[tuple[str, int], ...]:
+        """Address and port of each `listen`."""
+        every = ["0.0.0.0", *(["::"] if self.ipv6 else [])]  # noqa: S104 - sites are for everybody
+        return tuple((address, port) for port in (self.http, self.https) for address in every)
+
+    def listen(self, port: int, options: str = "") -> Iterator[str]:
+        words = f" {options}" if options else ""
+        yield f"listen {port}{words};"
+        if self.ipv6:
+            yield f"listen [::]:{port}{words};"
+
+
+def status_socket(folders: HostFolders) -> Path:
+    return folders.run / "nginx.sock"
+
+
+def site_logs(folders: HostFolders, number: int) -> Path:
+    return folders.site_logs / f"s{number}"
+
+
+def render_site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None = None) -> str:
+    """The file of one site. `fingerprint` is that of its certificate: a certificate that is replaced in place changes
+    the file. Raises `ValueError` for a document root outside of the site's home."""
+    return "\n".join(_indented(_site(site, folders, ports, fingerprint))) + "\n"
+
+
+def render_main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> str:
+    """The main file, which includes the files of all sites."""
+    return "\n".join(_indented(_main(generation, folders, ports, worker_user))) + "\n"
+
+
+def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None) -> Iterator[str]:
+    yield f"# {site.domain}"
+    if site.certificate is not None:
+        yield f"# certificate {fingerprint or 'unread'}"
+    yield from _upstream(site)
+    names = (site.domain, *site.aliases)
+    secure = site.certificate is not None
+    content = list(_content(site, folders))
+    if secure and site.force_https:
+        to_https = ["location / {", f'return 301 "https://$host{_suffix(ports)}$request_uri";', "}"]
+        yield from _server(site, names, folders, [*ports.listen(ports.http)], to_https)
+        yield from _server(site, names, folders, [*ports.listen(ports.https, "ssl http2"), *_tls(site)], content)
+    else:
+        yield from _server(site, names, folders, _listen(site, ports), content)
+    for host, target in site.redirects.items():
+        to = f'"https://{target}{_suffix(ports)}' if secure and site.force_https else f'"$scheme://{target}$svc_port'
+        redirect = ["location / {", f'return 301 {to}$request_uri";', "}"]
+        yield from _server(site, (host,), folders, _listen(site, ports), redirect)
+
+
+def _server(
+    site: SiteServer, names: tuple[str, ...], folders: HostFolders, listening: list[str], content: list[str]
+) -> Iterator[str]:
+    logs = site_logs(folders, site.number)
+    yield "server {"
+    yield from listening
+    yield f"server_name {' '.join(names)};"
+    yield f'access_log "{logs}/access.log" svc;'
+    yield f'error_log "{logs}/error.log" warn;'
+    # The log is for visitors' requests.
+    yield from (f"location = {PROBE} {{", "access_log off;", "return 404;", "}")
+    yield from _challenges(folders, otherwise="=404", staged=site.staged is not None)
+    yield from content
+    yield "}"
+
+
+def _listen(site: SiteServer, ports: Ports) -> list[str]:
+    """HTTP, and HTTPS if there is a certificate."""
+    secure = [*ports.listen(ports.https, "ssl http2"), *_tls(site)] if site.certificate is not None else []
+    return [*ports.listen(ports.http), *secure]
+
+
+def _tls(site: SiteServer) -> Iterator[str]:
+    if site.certificate is not None:
+        yield f'ssl_certificate "{site.certificate.chain}";'
+        yield f'ssl_certificate_key "{site.certificate.key}";'
+        if site.hsts:
+            # A header of an inner level replaces all headers of the outer one.
+            yield from _SECURITY_HEADERS
+            yield "add_header Strict-Transport-Security $svc_hsts always;"
+
+
+def _challenges(folders: HostFolders, otherwise: str, *, staged: bool = False) -> Iterator[str]:
+    yield f"location ^~ {CHALLENGES} {{"
+    if staged:
+        yield from challenge_rules()
+    yield f'alias "{folders.challenges}/";'
+    yield "default_type text/plain;"
+    yield f"try_files $uri {otherwise};"
+    yield "}"
+
+
+def _upstream(site: SiteServer) -> Iterator[str]:
+    match site.serves:
+        case App(socket=socket):
+            yield f"upstream {site.account} {{"
+            # A restarting application refuses nobody: its socket stays, and connections wait in it.
+            yield f'server "unix:{socket}" max_fails=0;'
+            yield "}"
+        case Proxy(addresses=addresses, port=port):
+            yield f"upstream {site.account} {{"
+            for address in addresses:
+                host = f"[{address}]" if isinstance(address, IPv6Address) else str(address)
+                yield f"server {host}:{port};"
+            yield "}"
+        case _:
+            pass
+
+
+def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
+    serves = site.serves
+    if isinstance(serves, Suspended):
+        yield from _suspended()
+        return
+    if site.staged is not None:
+        # A header of an inner level replaces all headers of the outer one.
+        yield from _SECURITY_HEADERS
+        yield from staged_rules(password_file(folders, site.number))
+    yield from access_rules(site, folders)
+    for redirect in site.path_redirects:
+        yield from _redirect(redirect)
+    if any(each.below and each.source == "/" for each in site.path_redirects):
+        return
+    match serves:
+        case StaticRoot(root=root):
+            yield from _files(site, root, folders)
+            yield from static_rules()
+            yield "index index.html index.htm;"
+            yield "location / {"
+            yield "try_files $uri $uri/ =404;"
+            yield "}"
+        case Php(root=root, socket=socket):
+            yield from _files(site, root, folders)
+            yield from php_rules(socket, _told_php(site))
+        case WordPress(root=root, socket=socket):
+            yield from _files(site, root, folders)
+            # Before PHP: the first matching regular expression wins.
+            yield from wordpress_rules()
+            yield from php_rules(socket, _told_php(site))
+        case App():
+            yield from _proxied(site, f"http://{site.account}")
+        case Proxy(host=host, tls=tls):
+            yield from _proxied(site, f"{'https' if tls else 'http'}://{site.account}")
+            if tls:
+                yield "proxy_ssl_server_name on;"
+                yield f'proxy_ssl_name "{host}";'
+                yield "proxy_ssl_verify on;"
+                yield "proxy_ssl_verify_depth 5;"
+
+
+def _redirect(redirect: PathRedirect) -> Iterator[str]:
+    query = "" if "?" in redirect.target or "#" in redirect.target else "$is_args$args"
+    yield f'location {"^~" if redirect.below else "="} "{redirect.source}" {{'
+    yield f'return {redirect.status} "{redirect.target}{query}";'
+    yield "}"
+
+
+def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
+    home = folders.sites / site.account
+    if not Path(root).is_relative_to(home):
+        raise ValueError(f"the document root {root} is not in the home of {site.account}")
+    yield f'root "{root}";'
+    yield f'disable_symlinks if_not_owner "from={home}";'
+    # Before any other regular expression. They get the status that Apache returns for them, whether they exist or not.
+    yield r'location ~ "/\.ht[^/]*\z" {'
+    yield "return 403;"
+    yield "}"
+    # And .git, .env.
+    yield r'location ~ "(?s)^/\.(?!well-known/)|./\." {'
+    yield "return 404;"
+    yield "}"
+
+
+def _told_php(site: SiteServer) -> dict[str, str]:
+    """Hides a password that nginx itself uses: WordPress would take it for one of its application passwords."""
+    if site.staged is not None:
+        return {"HTTP_AUTHORIZATION": '""'}
+    if site.asks_for_passwords:
+        return {"HTTP_AUTHORIZATION": "$svc_authorization if_not_empty", "REMOTE_USER": "$svc_user if_not_empty"}
+    return {}
+
+
+def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
+    yield from with_bodies("/", [f"proxy_pass {upstream};"])
+    yield "proxy_http_version 1.1;"
+    # The host that selected this server: `Host` may name another one if the request line has an absolute URL.
+    yield "proxy_set_header Host $host$svc_port;"
+    # Replaces the visitor's own value instead of extending it.
+    yield "proxy_set_header X-Forwarded-For $remote_addr;"
+    yield "proxy_set_header X-Real-IP $remote_addr;"
+    yield "proxy_set_header X-Forwarded-Proto $scheme;"
+    yield "proxy_set_header X-Forwarded-Host $host$svc_port;"
+    yield "proxy_set_header Upgrade $http_upgrade;"
+    yield "proxy_set_header Connection $svc_connection;"
+    yield 'proxy_set_header Proxy "";'
+    if site.asks_for_passwords:
+        yield "proxy_set_header Authorization $svc_authorization;"
+    yield "proxy_ignore_headers X-Accel-Redirect;"
+    yield "proxy_read_timeout 300s;"
+
+
+def _suspended() -> Iterator[str]:
+    yield "location / {"
+    yield "default_type text/html;"
+    yield "add_header Retry-After 3600 always;"
+    yield "add_header Cache-Control no-store always;"
+    yield f'return 503 "{_SUSPENDED}";'
+    yield "}"
+
+
+_SUSPENDED: Final = (
+    "<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='robots' content='noindex'>"
+    "<meta name='viewport' content='width=device-width'><title>Site suspended</title></head>"
+    "<body style='font-family: system-ui, sans-serif; margin: 15vh auto; max-width: 34rem; padding: 0 1rem'>"
+    "<h1>This site is suspended</h1><p>Its owner can ask the hosting provider why, and have it opened again.</p>"
+    "</body></html>"
+)
+
+
+def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> Iterator[str]:
+    yield f"# Generation {generation}: written by the panel, which replaces it whole."
+    yield f"user {worker_user};"
+    yield "daemon off;"
+    yield "worker_processes auto;"
+    yield "worker_rlimit_nofile 65536;"
+    # A reload leaves the old workers to their connections: one that is never closed would keep them for ever.
+    yield "worker_shutdown_timeout 1h;"
+    yield f'pid "{folders.run}/nginx.pid";'
+    yield f'error_log "{folders.nginx_log}" warn;'
+    yield "events {"
+    yield f"worker_connections {WORKER_CONNECTIONS};"
+    yield "}"
+    yield "http {"
+    yield "include /etc/nginx/mime.types;"
+    yield from _HTTP
+    yield from visitor_bounds()
+    for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+        yield f'{kind}_temp_path "{folders.nginx}/temporary/{kind}";'
+    yield "map $scheme $svc_port {"
+    yield f'http "{_suffix(ports, "http")}";'
+    yield f'https "{_suffix(ports)}";'
+    yield "}"
+    yield "server {"
+    yield f'listen "unix:{status_socket(folders)}";'
+    yield f"location = {GENERATION} {{"
+    yield "default_type text/plain;"
+    yield f'return 200 "{generation}";'
+    yield "}"
+    yield "location / {"
+    yield "return 404;"
+    yield "}"
+    yield "}"
+    yield from _nobody(folders, ports)
+    yield "include sites/*.conf;"
+    yield "}"
+
+
+def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
+    """Unknown hosts: nothing is shown, not even a certificate. Existing challenges are answered: the panel's own name
+    may not belong to a site."""
+    yield "server {"
+    yield from ports.listen(ports.http, "default_server")
+    yield "server_name _;"
+    # Defines the variable even if no site sets it.
+    yield f'set {GUESSES} "";'
+    yield from _challenges(folders, otherwise="=444")
+    yield "location / {"
+    yield "return 444;"
+    yield "}"
+    yield "}"
+    yield "server {"
+    yield from ports.listen(ports.https, "ssl http2 default_server")
+    yield "server_name _;"
+    yield "ssl_reject_handshake on;"
+    yield "return 444;"
+    yield "}"
+
+
+SCHEDULED_AGENT: Final = "Service-Schedule/1"
+"""User agent of a scheduled task."""
+_SECURITY_HEADERS: Final = (
+    "add_header X-Content-Type-Options $svc_content_type_options always;",
+    "add_header X-Frame-Options $svc_frame_options always;",
+    "add_header Referrer-Policy $svc_referrer_policy always;",
+)
+
+_BUFFER: Final = 8191
+"""Bytes of a buffer for answers. If the received data fills a buffer exactly, nginx 1.22 waits for the rest without a
+timer: that never times out, and a worker that a reload ends sees no activity and cuts the answer off. PHP, Node and
+others write in powers of two, so no buffer has such a size."""
+
+_HTTP: Final = (
+    "default_type application/octet-stream;",
+    "access_log off;",
+    "server_tokens off;",
+    "absolute_redirect off;",
+    "sendfile on;",
+    "tcp_nopush on;",
+    "keepalive_timeout 65s;",
+    f"client_max_body_size {LARGEST_BODY};",
+    f"fastcgi_buffer_size {_BUFFER};",
+    f"fastcgi_buffers 8 {_BUFFER};",
+    f"proxy_buffer_size {_BUFFER};",
+    f"proxy_buffers 8 {_BUFFER};",
+    # A name has up to 253 bytes; with these sizes nginx can hash some thousand names.
+    "server_names_hash_bucket_size 512;",
+    "server_names_hash_max_size 16384;",
+    "variables_hash_max_size 2048;",
+    "disable_symlinks if_not_owner from=$document_root;",
+    "gzip on;",
+    "gzip_vary on;",
+    "gzip_proxied any;",
+    "gzip_min_length 1024;",
+    "gzip_types text/plain text/css text/xml application/javascript application/json application/xml"
+    " application/rss+xml application/manifest+json image/svg+xml;",
+    "ssl_protocols TLSv1.2 TLSv1.3;",
+    "ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20;",
+    "ssl_prefer_server_ciphers off;",
+    "ssl_session_cache shared:tls:10m;",
+    "ssl_session_timeout 1d;",
+    "ssl_session_tickets off;",
+    "proxy_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;",
+    "proxy_ssl_protocols TLSv1.2 TLSv1.3;",
+    "map $http_upgrade $svc_connection {",
+    "default upgrade;",
+    '"" close;',
+    "}",
+    # The format `combined`, except that for scheduled tasks the query is dropped: it may be a key, and the log has
+    # readers who may not see the task. A visitor with that user agent only hides their own query.
+    "map $request_uri $svc_path {",
+    '"~^(?<svc_before_query>[^?]*)" $svc_before_query;',
+    "}",
+    "map $http_user_agent $svc_request {",
+    f'"{SCHEDULED_AGENT}" "$request_method $svc_path $server_protocol";',
+    "default $request;",
+    "}",
+    """log_format svc '$remote_addr - $remote_user [$time_local] "$svc_request" $status $body_bytes_sent"""
+    """ "$http_referer" "$http_user_agent"';""",
+    # An application's own header stays; an empty value adds none.
+    "map $upstream_http_x_content_type_options $svc_content_type_options {",
+    '"" nosniff;',
+    'default "";',
+    "}",
+    "map $upstream_http_x_frame_options $svc_frame_options {",
+    '"" SAMEORIGIN;',
+    'default "";',
+    "}",
+    "map $upstream_http_referrer_policy $svc_referrer_policy {",
+    '"" strict-origin-when-cross-origin;',
+    'default "";',
+    "}",
+    "map $https $svc_hsts {",
+    "on max-age=31536000;",
+    'default "";',
+    "}",
+    *_SECURITY_HEADERS,
+)
+
+
+def _suffix(ports: Ports, scheme: str = "https") -> str:
+    """The port for a URL, if it is not the scheme's default."""
+    port, usual = (ports.https, HTTPS_PORT) if scheme == "https" else (ports.http, HTTP_PORT)
+    return "" if port == usual else f":{port}"
+
+
+def _indented(lines: Iterator[str]) -> Iterator[str]:
+    depth = 0
+    for line in lines:
+        if line == "}":
+            depth -= 1
+        yield "    " * depth + line
+        if line.endswith(" {"):
+            depth += 1

@@ -1,0 +1,70 @@
+"""Gives the panel's own dumps and loads more memory and temporary files than sessions of users.
+
+A session of a user may have `SESSION_BYTES` and spill 1 GB. Data created within that can need more when it is read or
+loaded: a row of 60 MB is 120 MB as text, in a buffer of twice that, and an index is built from a whole table at once.
+Without more room such a database could be neither backed up nor restored.
+
+The kernel limits the memory of each process; the limit is raised once the process exists. So the session waits a second
+before it does anything (`WAITING`), and is found meanwhile by the owner's name in its title.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from svc_webhost.databases.memory import OWNER_BYTES
+from svc_webhost.databases.names import UserName
+from svc_webhost.postgres.sessions import children
+
+WAITING: Final = "-c post_auth_delay=1"
+"""Seconds, for one session (PGOPTIONS)."""
+_LOOK: Final = 0.1
+_LEAST_FILES: Final = 1 << 20
+_MOST_FILES: Final = 1 << 30
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
+
+
+def files_kib(folder: Path) -> int:
+    """KiB of temporary files for a process of the owner: half of the disk's free space. Blocks."""
+    disk = os.statvfs(folder)
+    return min(_MOST_FILES, max(_LEAST_FILES, disk.f_bavail * disk.f_frsize // 2 >> 10))
+
+
+async def give_memory(postmaster: int, account: str, owner: UserName) -> None:
+    """Until it is cancelled, give each session of this owner `OWNER_BYTES`. `account`: PostgreSQL's system account. It
+    raises the limit itself, up to the hard limit of PostgreSQL's start: root of a container may not."""
+    known: set[int] = set()
+    while True:
+        for pid in await trio.to_thread.run_sync(_new, postmaster, owner, known):
+            command = (
+                *("/usr/bin/setpriv", f"--reuid={account}", f"--regid={account}", "--clear-groups"),
+                *("/usr/bin/prlimit", f"--pid={pid}", f"--data={OWNER_BYTES}:"),
+            )
+            ended = await trio.run_process(command, check=False, capture_stderr=True)
+            if ended.returncode != 0:  # It may have ended; and small work succeeds without more memory.
+                log.warning("databases.no_room_for_owner", owner=owner, error=ended.stderr.decode().strip())
+        await trio.sleep(_LOOK)
+
+
+def _new(postmaster: int, owner: UserName, known: set[int]) -> list[int]:
+    """Sessions of the owner that were not `known` yet. Blocks."""
+    there = set(children(postmaster))
+    known &= there
+    found = []
+    for pid in there - known:
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue  # It has ended.
+        if not title.startswith(b"postgres: "):
+            continue  # It has just been started, and its title does not name the user yet.
+        known.add(pid)
+        if title.startswith(f"postgres: {owner} ".encode()):
+            found.append(pid)
+    return found

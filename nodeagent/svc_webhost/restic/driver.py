@@ -1,0 +1,418 @@
+"""restic's commands, each a program with an argument list, run at low priority and without a cache.
+
+Each command takes half a second of processor time to derive the key from the password, and one that creates a
+repository four times that, so no two commands are used where one will do.
+
+The password of a repository is read from a file of root's with mode 0400. `unlock` removes locks whose process has
+ended, and no others; and restic's unfinished files, which no command of its own removes. On a full target these may
+take the room for a lock, without which nothing can be pruned. A restic that still writes such a file writes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import trio
+from pydantic import BaseModel, TypeAdapter
+
+from svc_common.errors import ErrorCode, ServiceError, unavailable
+from svc_webhost.restic import cell, manifest
+from svc_webhost.restic.models import (
+    BackupEnded,
+    NoRepositoryError,
+    Repository,
+    Run,
+    Scanned,
+    Settled,
+    Snapshot,
+    SnapshotIncompleteError,
+    StalledError,
+    Verified,
+)
+
+TREE: Final = "site"
+CONTENT: Final = "content"
+"""The folders of a snapshot, and of a job's work folder: the site's home, and files made for the backup."""
+LISTED: Final = f"{CONTENT}/manifest"
+"""The manifest as it was scanned, in both of them."""
+QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
+"""Visitors have priority over backups."""
+QUICK_SECONDS: Final = 900.0
+LONG_SECONDS: Final = 6 * 3600.0
+STALLED_SECONDS: Final = 600.0
+"""A backup that reads nothing for so long is stopped, and so is a copy without progress: a file that was swapped for a
+pipe at the right moment, or a target that hangs, would hold up everybody's backups. restic itself retries for a quarter
+of an hour, whatever it does."""
+ANSWER_SECONDS: Final = 120.0
+"""Deadline of commands that move no data: the target hangs if they take longer."""
+_INCOMPLETE: Final = "at least one source file could not be read"
+_NO_REPOSITORY: Final = re.compile(
+    r"unable to open config file: .*(key does not exist|file does not exist|no such file or directory)"
+)
+"""Messages for S3, SFTP and a folder. After every other error, too, restic asks whether there is a repository."""
+_REFUSED: Final = {
+    "Access Key Id you provided does not exist": "The bucket's server does not know the access key.",
+    "request signature we calculated does not match": "The secret key is not the one of the access key.",
+    "Access Denied": "The access key may not use the bucket, or its secret is another one.",
+    "specified bucket does not exist": "There is no such bucket.",
+}
+"""Messages of S3 servers, and their meaning."""
+_SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
+_PYTHON: Final = (sys.executable, "-I", "-S")
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+Progress = Callable[[float], Awaitable[None]]
+
+
+class Restic(Protocol):
+    """The part of restic that backups need. Every method raises ServiceError. `work` is a folder of root's alone."""
+
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned: ...
+
+    async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None: ...
+
+    async def unlock(self, run: Run, repository: Repository) -> None: ...
+
+    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        """Raises NoRepositoryError if there is none."""
+        ...
+
+    async def backup(
+        self,
+        run: Run,
+        repository: Repository,
+        home: Path,
+        work: Path,
+        tags: Sequence[str],
+        parent: str | None,
+        progress: Progress,
+    ) -> BackupEnded: ...
+
+    async def settle(
+        self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
+    ) -> Settled: ...
+
+    async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str: ...
+
+    async def check(self, run: Run, repository: Repository) -> None: ...
+
+    async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None: ...
+
+    async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None: ...
+
+    async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None: ...
+
+    async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None: ...
+
+    async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified: ...
+
+
+class SystemRestic:
+    """The server's own restic."""
+
+    async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned:
+        """List the site below `home` in `work`/content/manifest, which the snapshot includes, and left-out files in
+        `work`/excluded."""
+        command = _in_cell(
+            home,
+            work,
+            *(*_PYTHON, manifest.__file__, "scan", str(work / TREE), str(uid)),
+            *(str(before or ""), str(work / LISTED), str(work / "excluded")),
+        )
+        return await _told(run, command, Scanned, seconds=LONG_SECONDS)
+
+    async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None:
+        """`like`: use that repository's chunker parameters, so that copies from there share their chunks."""
+        command = ["init", "--json"]
+        if like is not None:
+            command += ["--copy-chunker-params", *_from(like)]
+        await self._run(run, repository, command)
+
+    async def unlock(self, run: Run, repository: Repository) -> None:
+        """Only if there is a lock at all, which is quick to see in a local folder: a killed restic leaves its lock."""
+        if repository.is_local and not await trio.to_thread.run_sync(_locks, repository):
+            return
+        await self._remove_unfinished(run, repository)
+        await self._run(run, repository, ["unlock"])
+
+    async def _remove_unfinished(self, run: Run, repository: Repository) -> None:
+        """A bucket has none: an object appears once it is complete."""
+        command: tuple[str, ...]
+        stdin: Path | None = None
+        if repository.is_local:
+            depth = ("-mindepth", "2", "-maxdepth", "3")
+            command = ("find", repository.location, *depth, "-type", "f", "-name", "*-tmp-*", "-delete")
+        elif repository.sftp is not None:
+            command, stdin = repository.sftp.command, repository.password_file.with_name("unfinished")
+            await trio.to_thread.run_sync(stdin.write_text, _removal(repository.sftp.folder))
+        else:
+            return
+
+        async def drop(_: list[str]) -> None:
+            """sftp repeats each line, and names missing files."""
+
+        # The next command finds out whether the repository exists and its server answers.
+        with suppress(ServiceError):
+            await run((*QUIET, *command), seconds=STALLED_SECONDS, stdin=stdin, read=drop)
+
+    async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        """restic sends HEAD requests to S3, whose answers have no body: a missing bucket looks like an empty one, which
+        `init` would create, and a wrong key like any refusal. Without a region it asks for that first, and gets the
+        reason."""
+        try:
+            return await self._snapshots(run, repository)
+        except (NoRepositoryError, _RefusedError):
+            if not repository.explains:
+                await self._snapshots(run, replace(repository, options=()))
+            raise
+
+    async def _snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
+        parts: list[str] = []
+
+        async def take(lines: list[str]) -> None:
+            parts.extend(line for line in lines if parts or line.startswith("["))  # One line, in pieces if it is long.
+
+        await self._run(run, repository, ["snapshots", "--json", "--no-lock"], take=take)
+        return _SNAPSHOTS.validate_json("".join(parts) or "[]")
+
+    async def backup(
+        self,
+        run: Run,
+        repository: Repository,
+        home: Path,
+        work: Path,
+        tags: Sequence[str],
+        parent: str | None,
+        progress: Progress,
+    ) -> BackupEnded:
+        """A snapshot of `home` and of `work`/content, without the paths in `work`/excluded. Raises
+        SnapshotIncompleteError if a file could not be read; the snapshot then exists, but is not a backup."""
+        command = ["backup", "--json", "--host", "svc", "--exclude-file", str(work / "excluded")]
+        command += [*(argument for tag in tags for argument in ("--tag", tag)), TREE, CONTENT]
+        command += ["--parent", parent] if parent else ["--force"]
+        summary: BackupEnded | None = None
+
+        async def take(lines: list[str]) -> None:
+            nonlocal summary
+            for said in map(_object, lines):
+                match said.get("message_type"):
+                    case "status":
+                        await progress(100 * float(said["percent_done"]))
+                    case "summary":
+                        summary = BackupEnded.model_validate(said)
+
+        await self._run(
+            run, repository, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS, take=take, cell=(home, work)
+        )
+        if summary is None:
+            raise unavailable("restic did not say what it has kept, so nothing counts as kept.")
+        return summary
+
+    async def settle(
+        self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
+    ) -> Settled:
+        """Write `work`/manifest, the manifest of the snapshot. If nothing has changed since the scan it is the scanned
+        one, which the snapshot includes; otherwise restic lists what it has seen, which takes as long as a backup of an
+        unchanged site."""
+        arguments = (*_PYTHON, manifest.__file__, "compare", str(work / TREE), str(uid))
+        compared = await _told(
+            run,
+            _in_cell(home, work, *arguments, str(work / LISTED), str(work / "excluded")),
+            Settled,
+            seconds=LONG_SECONDS,
+        )
+        if compared.changed == 0:
+            await trio.to_thread.run_sync(shutil.copyfile, work / LISTED, work / "manifest")
+            return compared.model_copy(update={"exact": True})
+        listed = work / "nodes"
+        async with await trio.open_file(listed, "w") as file:
+
+            async def take(lines: list[str]) -> None:
+                await file.write("".join(f"{line}\n" for line in lines if line.startswith("{")))
+
+            await self._run(run, repository, ["ls", "--json", snapshot], seconds=LONG_SECONDS, take=take)
+        command = (*QUIET, *_PYTHON, manifest.__file__, "settle")
+        paths = (str(work / LISTED), str(listed), TREE, str(work / "manifest"))
+        return await _told(run, (*command, *paths), Settled, seconds=LONG_SECONDS)
+
+    async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:
+        """A snapshot of one file of root's; returns its id."""
+        summary: list[BackupEnded] = []
+
+        async def take(lines: list[str]) -> None:
+            found = [said for said in map(_object, lines) if said.get("message_type") == "summary"]
+            summary.extend(map(BackupEnded.model_validate, found))
+
+        command = ["backup", "--json", "--host", "svc", "--force", file.name]
+        command += [argument for tag in tags for argument in ("--tag", tag)]
+        await self._run(run, repository, command, take=take, folder=file.parent)
+        return summary[-1].snapshot_id
+
+    async def check(self, run: Run, repository: Repository) -> None:
+        """Check that every snapshot has all its data."""
+        await self._run(run, repository, ["check"], seconds=LONG_SECONDS)
+
+    async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
+        """This changes their ids: find them by their other tags."""
+        said = await self._run(run, repository, ["tag", "--add", tag, *snapshots])
+        if not any(line.startswith(f"modified tags on {len(snapshots)} ") for line in said):
+            raise unavailable("restic has not marked the snapshot as complete, so nothing counts as kept.")
+
+    async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None:
+        command = ["copy", *_from(source), *snapshots]
+        await self._run(run, target, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS)
+
+    async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None:
+        """Remove snapshots, and data that no other one needs."""
+        stalled = math.inf if repository.is_local else STALLED_SECONDS
+        await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS, stalled=stalled)
+
+    async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None:
+        """Restore a snapshot, or these paths of it, below `target`, a folder of root's alone."""
+        command = ["restore", "--target", str(target), snapshot]
+        for path in paths:
+            command += ["--include", "/" + re.sub(r"([\\*?\[\]])", r"\\\1", path)]
+        await self._run(run, repository, command, seconds=LONG_SECONDS)
+
+    async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified:
+        """Give a restored tree to the account, and compare it with its manifest."""
+        arguments = ("verify", str(tree), str(listed), below, str(uid), str(gid))
+        return await _told(run, (*QUIET, *_PYTHON, manifest.__file__, *arguments), Verified, seconds=LONG_SECONDS)
+
+    async def _run(
+        self,
+        run: Run,
+        repository: Repository,
+        command: Sequence[str],
+        *,
+        seconds: float = QUICK_SECONDS,
+        stalled: float | None = None,
+        take: Callable[[list[str]], Awaitable[None]] | None = None,
+        cell: tuple[Path, Path] | None = None,
+        folder: Path | None = None,
+    ) -> list[str]:
+        """Returns the last lines of restic's output. Its failures become ServiceErrors with its own words. It is
+        stopped after `stalled` seconds without progress; by default a remote repository must answer."""
+        if stalled is None:
+            stalled = math.inf if repository.is_local else ANSWER_SECONDS
+        said: list[str] = []
+        patience = trio.CancelScope(deadline=trio.current_time() + stalled)
+        place: object = None
+
+        async def read(lines: list[str]) -> None:
+            nonlocal place
+            before, place = place, _place(lines[-1])
+            if place != before:
+                patience.deadline = trio.current_time() + stalled
+            if take is not None:
+                await take(lines)
+            said.extend(line for line in lines if not line.startswith('{"message_type":"status"'))
+            del said[:-200]
+
+        restic = ("restic", "--no-cache", *repository.options, *command)
+        whole = (*QUIET, *restic) if cell is None else _in_cell(*cell, *restic)
+        environment = {
+            "RESTIC_REPOSITORY": repository.location,
+            "RESTIC_PASSWORD_FILE": str(repository.password_file),
+            "RESTIC_PROGRESS_FPS": "0.5",
+            "GOMAXPROCS": "1",
+            # Its temporary files go with the job's folder.
+            "TMPDIR": str(repository.password_file.parent),
+            **repository.environment,
+        }
+        work = folder or (cell[1] if cell is not None else None)
+        with patience:
+            try:
+                await run(whole, seconds=seconds, environment=environment, folder=work, read=read)
+            except ServiceError as error:
+                raise _failure(command[0], said, error) from error
+        if patience.cancelled_caught:
+            raise StalledError(
+                ErrorCode.UNAVAILABLE,
+                f"restic {command[0]} came no further for {stalled:g} seconds and was stopped.",
+                hint="Nothing was kept of this.",
+            )
+        return said
+
+
+class _RefusedError(ServiceError):
+    """An S3 server refuses."""
+
+
+def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceError:
+    """restic's own message, without its environment's secrets."""
+    plain = [line for line in said if line.strip() and not line.startswith("{")]
+    if any(_INCOMPLETE in line for line in said):
+        unread = [str(told.get("item", "")) for line in said if (told := _object(line)).get("message_type") == "error"]
+        named = ", ".join(path.rpartition(f"/{TREE}/")[2] for path in unread[:5])
+        return SnapshotIncompleteError(f"Files could not be read: {named}." if named else "Files could not be read.")
+    reason = next((line for line in plain if line.startswith("Fatal")), plain[-1] if plain else error.message)
+    if _NO_REPOSITORY.search(reason):
+        return NoRepositoryError(error.code, f"restic found no repository: {reason}"[:500])
+    for words, meaning in _REFUSED.items():
+        if words in reason:
+            return _RefusedError(error.code, f"{meaning} restic {command} failed.")
+    return unavailable(f"restic {command} failed: {reason}"[:500], hint="Nothing was kept of this.")
+
+
+def _place(line: str) -> object:
+    """restic's progress, from a status line without its time-dependent parts."""
+    told = _object(line)
+    if told.get("message_type") == "status":
+        return told.get("bytes_done"), told.get("files_done")
+    return re.sub(r"^\[[0-9:]+\] ", "", line)
+
+
+def _locks(repository: Repository) -> bool:
+    folder = Path(repository.location) / "locks"
+    return not folder.is_dir() or any(folder.iterdir())
+
+
+def _removal(folder: str) -> str:
+    """Commands for sftp. "-": the next line runs even if there is no such file."""
+    quoted = folder.replace("\\", "\\\\").replace('"', '\\"')
+    return "\n".join((f'cd "{quoted}"', *(f"-rm {below}/*-restic-temp-*" for below in ("*", "data/*")), ""))
+
+
+def _in_cell(home: Path, work: Path, *command: str) -> tuple[str, ...]:
+    return (*QUIET, *_PYTHON, cell.__file__, str(home), str(work / TREE), *command)
+
+
+def _from(repository: Repository) -> list[str]:
+    """Options for the source repository of a command with two."""
+    return ["--from-repo", repository.location, "--from-password-file", str(repository.password_file)]
+
+
+async def _told(run: Run, command: Sequence[str], model: type[ModelT], *, seconds: float) -> ModelT:
+    """Run one of our programs; its last line of output is the result."""
+    said: list[str] = []
+
+    async def read(lines: list[str]) -> None:
+        said.extend(lines)
+        del said[:-20]
+
+    try:
+        await run(command, seconds=seconds, read=read)
+    except ServiceError as error:
+        reason = next((line for line in reversed(said) if line.strip()), error.message)
+        raise unavailable(reason[:500], hint="The site was left as it is.") from error
+    return model.model_validate_json(said[-1])
+
+
+def _object(line: str) -> dict[str, Any]:
+    if not line.startswith("{"):
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return found

@@ -1,0 +1,1 @@
+"""Customers' accounts: people and their members, plans, orders of a billing system, termination."""

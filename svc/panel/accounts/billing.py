@@ -1,0 +1,354 @@
+"""A billing system's orders: accounts created, suspended, reactivated, moved to another plan, terminated.
+
+Every order takes an idempotency key, by the rules of `svc.registry.idempotency`, and is idempotent without one too: a
+suspended account can be suspended again, perhaps with another reason. The decision of an order is one transaction; the
+server follows it, and keeps trying if it could not at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Annotated, Final, TypeVar
+from uuid import UUID
+
+import structlog
+from pydantic import Field
+
+from svc.identity import password_links, person_records
+from svc.identity.fields import Email, Line, Name, NewPassword, Phone, Reason
+from svc.identity.passwords import check_password
+from svc.panel.accounts.models import (
+    CUSTOMERS,
+    SELECT_ACCOUNTS,
+    SOURCE,
+    Account,
+    account_model,
+    shown_account,
+    visible_accounts,
+)
+from svc.panel.accounts.plans import PlanName
+from svc.panel.services import Panel
+from svc.panel.sites.creation import SiteFields, plan_site
+from svc.panel.sites.fields import Domain
+from svc.panel.sites.models import Site, shown_site
+from svc.panel.sites.sites import usable_name
+from svc.registry.declare import Operations
+from svc.registry.idempotency import key_owner, run_idempotent
+from svc.registry.operation import Context, Request, Route
+from svc.registry.paging import Page, PageRequest, contains, equals, paginate
+from svc.registry.principal import Access, Role
+from svc.registry.scopes import Scope
+from svc.registry.shapes import LINE
+from svc_actors.panel.accounts.allowances import use_of
+from svc_actors.panel.accounts.plans import give_plan, plan_named, write_suspended
+from svc_actors.panel.sites.resuming import follow
+from svc_actors.panel.sites.site import Site as SiteActor
+from svc_actors.panel.sites.states import SiteType
+from svc_actors.panel.sites.with_account import limit_sites, restore_sites, suspend_sites
+from svc_actors.store import Transaction, audit
+from svc_common.errors import ServiceError, conflict, wrong_field
+from svc_webhost.launcher import Limits
+
+operations = Operations[Panel]()
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.panel.accounts.billing")
+
+T = TypeVar("T")
+
+TERMINATION: Final = "account.terminate"
+"""The job that ends an account."""
+
+IdempotencyKey = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=200,
+        description="A repeated call with the same key has no further effect; the command generates one.",
+    ),
+    LINE,
+]
+
+
+class AccountListRequest(PageRequest):
+    plan: PlanName | None = None
+
+
+class AccountRequest(Request):
+    id: UUID
+
+
+class AccountOrder(AccountRequest):
+    idempotency_key: IdempotencyKey | None = None
+
+
+class AccountCreateRequest(SiteFields):
+    """A customer with a plan. `invite`: they are mailed a link to choose a password. `domain`: their first site, of the
+    type `type` and with the fields that `site.create` takes for it. A WordPress is made by a job, and `creating` when
+    the answer comes."""
+
+    email: Email
+    name: Name
+    plan: PlanName
+    password: Annotated[NewPassword | None, Field(repr=False)] = None
+    invite: bool = False
+    phone: Phone = ""
+    company: Line = ""
+    domain: Domain | None = None
+    type: SiteType = SiteType.STATIC
+    idempotency_key: IdempotencyKey | None = None
+
+
+class AccountCreated(Account):
+    """`site` is the first one, where one was asked for; `active` once it is served."""
+
+    site: Site | None = None
+
+
+class AccountSuspendRequest(AccountOrder):
+    """The customer is shown `reason` at sign-in; visitors of their sites are told that those are suspended."""
+
+    reason: Reason
+
+
+class AccountUnsuspendRequest(AccountOrder):
+    """What was suspended with the account comes back; what had been suspended by itself does not."""
+
+
+class AccountPlanRequest(AccountOrder):
+    """A plan that allows less than there is, is refused; with `accept_over_use` it is given all the same, and nothing
+    can be added until there is less."""
+
+    plan: PlanName
+    accept_over_use: bool = False
+
+
+@operations.declare(
+    "account.list",
+    "Customers with their plans and what they use; a customer sees their own account",
+    Route.get("/accounts"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("email", "plan", "status", "sites=used.sites", "disk_mib=used.disk_mib", "id"),
+)
+async def list_accounts(context: Context[Panel], request: AccountListRequest) -> Page[Account]:
+    rows, total = await paginate(
+        context.services.database,
+        select=SELECT_ACCOUNTS,
+        source=SOURCE,
+        where=[
+            CUSTOMERS,
+            visible_accounts(context.principal),
+            equals("hosting_plans.name", request.plan),
+            contains(request.q, "users.email", "users.name"),
+        ],
+        sortable={"email": "users.email", "created_at": "users.created_at"},
+        default_sort="email",
+        request=request,
+        tie="users.id",
+    )
+    return Page[Account].of([account_model(row) for row in rows], total, request)
+
+
+@operations.declare(
+    "account.get",
+    "One customer with their plan and what they use of it",
+    Route.get("/accounts/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def get_account(context: Context[Panel], request: AccountRequest) -> Account:
+    return await shown_account(context.services.database, context.principal, request.id)
+
+
+@operations.declare(
+    "account.create",
+    "Create a customer with a plan, and with a first site if one is named",
+    Route.post("/accounts", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("email",),
+    statuses=(200,),
+)
+async def create(context: Context[Panel], request: AccountCreateRequest) -> AccountCreated:
+    return await ordered(context, request.idempotency_key, request, lambda: _create(context, request))
+
+
+async def _create(context: Context[Panel], request: AccountCreateRequest) -> AccountCreated:
+    services = context.services
+    if request.invite and request.password is not None:
+        raise wrong_field("invite", "an invited person chooses a password; leave out one of them")
+    password_hash = None
+    if request.password is not None:
+        check_password(request.password, [request.email.partition("@")[0]])
+        password_hash = await services.passwords.hash(request.password)
+    planned = None
+    if request.domain is not None:
+        domain = usable_name(context, request.domain)
+        planned = await plan_site(context, request.type, request, domain, (), request.email)
+    elif request.model_fields_set & {"type", *SiteFields.model_fields}:
+        raise wrong_field("domain", "is needed where fields of a first site are given")
+    ordered_by = None
+    if request.idempotency_key is not None:
+        ordered_by = f"{key_owner(context.principal)} {request.idempotency_key}"
+
+    async def work(tx: Transaction) -> tuple[UUID, UUID | None]:
+        made = await tx.fetchval("SELECT user_id FROM hosting_accounts WHERE ordered_by = $1", ordered_by)
+        if made is not None:
+            # Created by an earlier call with this key that ended before it had answered.
+            site = await tx.fetchval("SELECT id FROM sites WHERE owner_id = $1 AND domain = $2", made, request.domain)
+            return made, site
+        user_id = await _customer(tx, request, password_hash)
+        await give_plan(tx, user_id, await plan_named(tx, request.plan), ordered_by)
+        person = await person_records.person(tx, user_id)
+        if request.invite:
+            await password_links.send_invitation(tx, services.outbox, person)
+        await audit.record(tx, context.caller, person.target, {"plan": request.plan, "invited": request.invite})
+        if planned is None:
+            return user_id, None
+        caller = replace(context.caller, operation="site.create")
+        return user_id, (await planned.record(tx, caller, user_id, Limits())).id
+
+    account_id, site_id = await services.database.transact(work)
+    if site_id is not None and planned is not None and not planned.by_job:
+        try:
+            await services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build)
+        except ServiceError as error:
+            # The account exists, and its site shows the outcome: creation continues, or failed with a reason.
+            log.warning("account.first_site_not_built", site=str(site_id), error=error.message)
+    account = await shown_account(services.database, context.principal, account_id)
+    site = await shown_site(services.database, context.principal, site_id) if site_id is not None else None
+    return AccountCreated(**account.model_dump(), site=site)
+
+
+async def _customer(tx: Transaction, request: AccountCreateRequest, password_hash: str | None) -> UUID:
+    """A new person, or a member of other accounts who gets one of their own. Raises `conflict` for anybody else."""
+    values = {"name": request.name, "phone": request.phone, "company": request.company}
+    member = await tx.fetchrow(
+        "SELECT id, password_hash FROM users WHERE email = $1 AND role = $2 FOR UPDATE", request.email, Role.MEMBER
+    )
+    if member is None:
+        return await person_records.add(
+            tx, email=request.email, role=Role.CUSTOMER, password_hash=password_hash, **values
+        )
+    kept = member["password_hash"] or password_hash  # A password that they have chosen stays.
+    await person_records.change(tx, member["id"], values | {"role": Role.CUSTOMER, "password_hash": kept})
+    made: UUID = member["id"]
+    return made
+
+
+@operations.declare(
+    "account.suspend",
+    "Suspend a customer: sites show that they are suspended, sign-in, tokens and SFTP are refused",
+    Route.post("/accounts/{id}/suspend"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="user",
+    frees_space=True,
+)
+async def suspend(context: Context[Panel], request: AccountSuspendRequest) -> Account:
+
+    async def work(tx: Transaction) -> list[UUID]:
+        person = await locked_customer(tx, request.id)
+        await write_suspended(tx, person.id, request.reason)
+        await person_records.suspend(tx, person.id, request.reason)
+        changed = await suspend_sites(tx, person.id, request.reason)
+        await audit.record(tx, context.caller, person.target, {"reason": request.reason, "sites": len(changed)})
+        return changed
+
+    return await _decided(context, request, work)
+
+
+@operations.declare(
+    "account.unsuspend",
+    "Unsuspend a customer, with everything that was suspended with them",
+    Route.post("/accounts/{id}/unsuspend"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="user",
+)
+async def unsuspend(context: Context[Panel], request: AccountUnsuspendRequest) -> Account:
+
+    async def work(tx: Transaction) -> list[UUID]:
+        person = await locked_customer(tx, request.id)
+        await _refuse_while_ended(tx, person)
+        reason = await tx.fetchval("SELECT suspended_for FROM hosting_accounts WHERE user_id = $1", person.id)
+        if reason is not None and person.suspension_reason == reason:
+            await person_records.change(tx, person.id, {"suspended_at": None, "suspension_reason": None})
+        await write_suspended(tx, person.id, None)
+        changed = await restore_sites(tx, person.id)
+        await audit.record(tx, context.caller, person.target, {"sites": len(changed)})
+        return changed
+
+    return await _decided(context, request, work)
+
+
+@operations.declare(
+    "account.change_plan",
+    "Change the plan of a customer",
+    Route.post("/accounts/{id}/plan"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    target="user",
+)
+async def change_plan(context: Context[Panel], request: AccountPlanRequest) -> Account:
+
+    async def work(tx: Transaction) -> list[UUID]:
+        person = await locked_customer(tx, request.id)
+        before = await shown_account(tx, context.principal, person.id)
+        await give_plan(tx, person.id, await plan_named(tx, request.plan))
+        after = await shown_account(tx, context.principal, person.id)
+        over = (await use_of(tx, person.id)).over(after.allowed.as_allowances())
+        if over and not request.accept_over_use:
+            raise conflict(
+                f"{person.email} has more than the plan {request.plan} allows: {'; '.join(over)}. Nothing was changed.",
+                hint="Delete what exceeds the plan, or set accept_over_use: it stays, and nothing can be added.",
+            )
+        changed = await limit_sites(tx, person.id, before.allowed.as_allowances(), after.allowed.as_allowances())
+        details = {"plan": request.plan, "before": before.plan, "over": over}
+        await audit.record(tx, context.caller, person.target, details)
+        return changed
+
+    return await _decided(context, request, work)
+
+
+async def _refuse_while_ended(tx: Transaction, person: person_records.Person) -> None:
+    """Raises `conflict` while a termination runs: sites that are about to be deleted would be served again."""
+    job = await tx.fetchval(
+        """SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') AND parameters ->> 'user_id' = $2""",
+        TERMINATION,
+        str(person.id),
+    )
+    if job is not None:
+        raise conflict(
+            f"The account {person.email} is being ended by the job {job}; nothing was put back.",
+            hint="Cancel that job first; what it has deleted stays deleted.",
+        )
+
+
+async def _decided(
+    context: Context[Panel], request: AccountOrder, work: Callable[[Transaction], Awaitable[list[UUID]]]
+) -> Account:
+    """Decide about an account in one transaction. `work` returns the sites that the server must update."""
+
+    async def run() -> Account:
+        changed = await context.services.database.transact(work)
+        await follow(context.services.actors, changed)
+        return await shown_account(context.services.database, context.principal, request.id)
+
+    return await ordered(context, request.idempotency_key, request, run)
+
+
+async def ordered(context: Context[Panel], key: str | None, request: Request, run: Callable[[], Awaitable[T]]) -> T:
+    """The answer of `run`, executed once for each key. Status 200 marks a replay of an order that created something."""
+    answer, replayed = await run_idempotent(context, key=key, request=request, run=run)
+    if replayed:
+        context.effects.status = 200
+    return answer
+
+
+async def locked_customer(tx: Transaction, account_id: UUID) -> person_records.Person:
+    """The customer, with the row locked. Raises not_found, and `conflict` for a person who is no customer."""
+    person = await person_records.locked(tx, account_id)
+    if person.role is not Role.CUSTOMER:
+        raise conflict(f"{person.email} is not a customer; nothing was changed.")
+    return person

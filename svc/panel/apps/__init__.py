@@ -1,0 +1,1 @@
+"""Applications of sites: their configuration, deployments and deploy keys."""

@@ -1,0 +1,155 @@
+"""Types of the requests and answers about applications of sites."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import Field, field_validator
+
+from svc.panel.files.models import SITE_PATH, FolderPath
+from svc.panel.log_lines import Containing, LogCursor, MostLines
+from svc.panel.sites.access import SiteChange, SiteRequest
+from svc.registry.operation import Model
+from svc.registry.shapes import Shape
+from svc_actors.panel.apps.records import AppRow
+from svc_actors.panel.apps.variables import MOST_VARIABLES
+from svc_common.errors import wrong_field
+from svc_webhost.apps import AppInterface, AppRuntime
+from svc_webhost.launcher import ServiceStatus
+
+_CALLABLE: Final = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_MOST_BYTES: Final = 64 * 1024
+_SCRIPT: Final = r"(?!-).*\.[cm]?js"
+
+Entry = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=255,
+        description="module:callable of a Python application; of node a script beneath the folder, as server.js.",
+    ),
+    Shape(SITE_PATH, "module:callable such as app:application, or a script such as server.js"),
+]
+HealthPath = Annotated[
+    str,
+    Field(max_length=512, description="Answered with a status below 500 before visitors come to a new start."),
+    Shape(r"/[A-Za-z0-9/._~!&()*+,;=:@%?-]*", "a path such as /health"),
+]
+
+
+VariableName = Annotated[
+    str,
+    Field(max_length=128),
+    Shape(
+        r"(?!SVC_|LISTEN_)[A-Za-z_][A-Za-z0-9_]*",
+        "letters, digits and underscores, not starting with a digit, SVC_ or LISTEN_",
+    ),
+]
+VariableValue = Annotated[str, Field(max_length=16_384), Shape(r"[^\u0000]*", "without NUL")]
+
+
+class AppState(StrEnum):
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+
+
+class SiteAppModel(Model):
+    """`release` counts its starts, and is the one that visitors come to. `problem` is why the last start failed.
+    `restarts`: how often it ended by itself since `since` and was started again; `last_exit` is how it ended last."""
+
+    site_id: UUID
+    runtime: AppRuntime
+    interface: AppInterface
+    entry: str
+    folder: str
+    health_path: str
+    state: AppState
+    release: int | None
+    problem: str | None
+    since: datetime | None
+    restarts: int
+    last_exit: str | None
+
+    @classmethod
+    def told(cls, app: AppRow, status: ServiceStatus) -> SiteAppModel:
+        state = AppState.RUNNING if app.live is not None and status.running else AppState.STARTING
+        return cls(
+            site_id=app.site_id,
+            runtime=app.runtime,
+            interface=app.interface,
+            entry=app.entry,
+            folder=app.folder,
+            health_path=app.health_path,
+            state=AppState.STOPPED if app.wanted is None else state,
+            release=app.live,
+            problem=app.problem,
+            since=status.since,
+            restarts=status.restarts,
+            last_exit=status.last_exit,
+        )
+
+
+class AppUpdateRequest(SiteChange):
+    """What is left out stays. It holds from the next start on."""
+
+    interface: AppInterface | None = None
+    entry: Entry | None = None
+    folder: FolderPath | None = None
+    health_path: HealthPath | None = None
+
+
+class AppStartRequest(SiteChange):
+    """One that runs is left as it is."""
+
+
+class AppStopRequest(SiteChange):
+    """What was begun is answered, within half a minute."""
+
+
+class AppRestartRequest(SiteChange):
+    """The new start takes the place of the one before when it answers; where it does not, that one goes on."""
+
+
+class AppVariable(Model):
+    """What an application finds in its environment. Its value is never shown."""
+
+    name: str
+    set_at: datetime
+
+
+class AppVariablesRequest(SiteChange):
+    """Exactly these are there from the next start on; null keeps the value that there is."""
+
+    variables: Annotated[
+        dict[VariableName, VariableValue | None],
+        Field(max_length=MOST_VARIABLES, repr=False, description="By name, all of them; null keeps a value."),
+    ]
+
+    @field_validator("variables")
+    @classmethod
+    def _bounded(cls, values: dict[str, str | None]) -> dict[str, str | None]:
+        size = sum(len(name) + len((value or "").encode()) for name, value in values.items())
+        if size > _MOST_BYTES:
+            raise ValueError(f"must not have more than {_MOST_BYTES // 1024} KiB together")
+        return values
+
+
+class AppLogRequest(SiteRequest):
+    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+
+    after: LogCursor | None = None
+    q: Containing | None = None
+    limit: MostLines = 100
+
+
+def require_entry(runtime: AppRuntime, entry: str) -> None:
+    """Raises `invalid` for an entry that does not fit this runtime."""
+    if runtime is AppRuntime.PYTHON and re.fullmatch(_CALLABLE, entry, re.ASCII) is None:
+        raise wrong_field("entry", "of Python it is module:callable, such as app:application")
+    if runtime is AppRuntime.NODE and re.fullmatch(_SCRIPT, entry) is None:
+        raise wrong_field("entry", "of node it is a script such as server.js")

@@ -1,0 +1,1 @@
+"""Backups of sites: schedules, restores, restore drills and targets."""

@@ -1,0 +1,1 @@
+"""Certificates of sites, and the mail to an owner whose certificate cannot be obtained."""

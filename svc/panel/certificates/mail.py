@@ -1,0 +1,65 @@
+"""A mail to the owner of a site whose certificate cannot be obtained, while there is time to fix the cause."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import structlog
+
+from svc.identity.mail_texts import body, utc
+from svc.identity.person_records import person
+from svc.identity.settings import read_settings
+from svc_actors.certificates import Trouble
+from svc_actors.mail import MailKind, NewMail, Outbox
+from svc_actors.mail.messages import one_line
+from svc_actors.panel.certificates.trouble import TellOwner
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.store import Transaction
+from svc_common.errors import ErrorCode, ServiceError
+
+_LASTS: Final = timedelta(days=2)
+
+log = structlog.get_logger(__name__)
+
+
+def telling_owners(outbox: Outbox) -> TellOwner:
+    return partial(_tell, outbox)
+
+
+async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble) -> None:
+    """A full queue is logged and never prevents the failure from being recorded."""
+    if not outbox.configured:
+        return
+    settings, owner = await read_settings(tx), await person(tx, site.owner_id)
+    meanwhile = (
+        f"Visitors are shown the certificate that there is until {utc(trouble.not_after)}."
+        if trouble.not_after is not None
+        else "Until there is one, visitors cannot open the site over HTTPS."
+    )
+    text = body(
+        settings,
+        f"Hello {one_line(owner.name)},",
+        f"your site {site.domain} gets no new certificate. The authority or this server says:",
+        f"    {one_line(str(trouble.error), 500)}",
+        meanwhile,
+        f"It is tried again by itself, next at {utc(trouble.next_attempt_at)}. You get no further mail about it until "
+        "there was a certificate.",
+        f"The names, and what to mend: {outbox.base_url}/#/sites/{site.id}/certificate",
+    )
+    mail = NewMail(
+        kind=MailKind.CERTIFICATE,
+        recipient=owner.email,
+        subject=f"No certificate for {site.domain}",
+        text=text,
+        lasts=_LASTS,
+        user_id=owner.id,
+    )
+    try:
+        await outbox.write(tx, mail)
+    except ServiceError as error:
+        # Both are raised before the queue is written to, so the transaction can continue.
+        if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
+            raise
+        log.warning("certificate.mail_not_written", site=str(site.id), error=error.message)

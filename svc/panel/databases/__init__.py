@@ -1,0 +1,1 @@
+"""Databases of sites, their users and exports."""

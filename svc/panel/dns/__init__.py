@@ -1,0 +1,1 @@
+"""Zones of sites and their records."""

@@ -1,0 +1,1 @@
+"""The file manager: files, archives and uploads."""

@@ -1,0 +1,154 @@
+"""Models of the file manager's requests and answers. A path is a type of its own: its syntax is checked here once, and
+the helper that opens it checks where it leads (`svc_webhost.confined`)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic_core import PydanticCustomError
+
+from svc.registry.file_parts import FilePart
+from svc.registry.operation import Model
+from svc.registry.shapes import Shape
+from svc_actors.panel.files import Upload, UploadStatus
+
+_NAME: Final = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f]{1,255}"
+SITE_PATH: Final = rf"{_NAME}(?:/{_NAME})*"
+_PATH_WORDS: Final = (
+    "a path beneath the site's folder, such as public/index.html: no / at its ends, no . and no .. in it"
+)
+MAX_TEXT_BYTES: Final = 512 << 10
+"""The size limit of a file that is read or written as text."""
+CHUNK_BYTES: Final = 512 << 10
+"""The recommended size of an upload's parts, so that a request stays below 1 MB."""
+MAX_CHUNK_TEXT: Final = 960_000
+MAX_PAGE_BYTES: Final = 1 << 20
+
+
+def _in_fours(text: str) -> str:
+    """The helper checks the rest when it decodes: a pattern over a part of an upload would take as long as decoding."""
+    if len(text) % 4 or not text.isascii():
+        raise PydanticCustomError("shape", "must be {words}", {"words": "base64"})
+    return text
+
+
+SitePath = Annotated[str, Field(min_length=1, max_length=1024), Shape(SITE_PATH, _PATH_WORDS)]
+FolderPath = Annotated[
+    str,
+    Field(max_length=1024, description="Empty: the site's own folder."),
+    Shape(rf"(?:{SITE_PATH})?", f"{_PATH_WORDS}; or empty"),
+]
+FileName = Annotated[str, Field(min_length=1, max_length=255), Shape(_NAME, "a name without /, and not . or ..")]
+FileMode = Annotated[
+    str,
+    Field(min_length=3, max_length=4, description="Octal, as 644. Neither set-uid nor set-gid."),
+    Shape("[01]?[0-7]{3}", "an octal mode such as 644 or 0755"),
+]
+Sha256 = Annotated[str, Field(min_length=64, max_length=64), Shape("[0-9a-f]{64}", "a SHA-256 in lowercase hex")]
+FileVersion = Annotated[str, Field(min_length=32, max_length=32), Shape("[0-9a-f]{32}", "a version as it was given")]
+Base64 = Annotated[
+    str,
+    Field(max_length=MAX_CHUNK_TEXT, json_schema_extra={"pattern": "^[A-Za-z0-9+/]*={0,2}$"}),
+    AfterValidator(_in_fours),
+]
+Text = Annotated[str, Field(max_length=MAX_TEXT_BYTES), Shape(r"[^\u0000]*", "text without NUL")]
+
+
+class EntryKind(StrEnum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+
+
+class ArchiveFormat(StrEnum):
+    ZIP = "zip"
+    TAR_GZ = "tar.gz"
+
+
+class FileEntry(Model):
+    """`mode` is octal. `own`: it belongs to the site's account. `target`: where a link leads. `name_exact` is false
+    where the name has bytes that are no UTF-8, shown as U+FFFD: it can be removed with its folder alone."""
+
+    name: str
+    kind: EntryKind
+    size: int
+    mode: str
+    modified_at: datetime
+    own: bool
+    target: str | None
+    name_exact: bool
+
+
+ENTRIES: Final = TypeAdapter(list[FileEntry])
+
+
+class FileList(Model):
+    """`entries` are those from `offset` on, of `total`; folders first, then by name."""
+
+    path: str
+    entries: list[FileEntry]
+    total: int
+    offset: int
+
+
+class FileContent(Model):
+    """A text file. `sha256` is what a change of it should say it expects."""
+
+    path: str
+    content: str
+    size: int
+    sha256: str
+
+
+class FileWritten(Model):
+    entry: FileEntry
+    sha256: str
+
+
+class FilesDeleted(Model):
+    deleted: int
+
+
+class FilePage(FilePart):
+    """A part of a site's file."""
+
+
+class ByteRange(Model):
+    """The bytes from `start` on, before `end`."""
+
+    start: int
+    end: int
+
+
+class FileUpload(Model):
+    """`received` is what has come; `chunk_bytes` how many bytes a part should have. It is removed a day after its last
+    part."""
+
+    id: UUID
+    path: str
+    size: int
+    replace: bool
+    status: UploadStatus
+    received: list[ByteRange]
+    chunk_bytes: int
+    sha256: str | None
+    created_at: datetime
+
+    @classmethod
+    def told(cls, upload: Upload) -> FileUpload:
+        return cls(
+            id=upload.id,
+            path=upload.path,
+            size=upload.size,
+            replace=upload.replace,
+            status=upload.status,
+            received=[ByteRange(start=start, end=end) for start, end in upload.received],
+            chunk_bytes=CHUNK_BYTES,
+            sha256=upload.sha256,
+            created_at=upload.created_at,
+        )

@@ -1,0 +1,1 @@
+"""Imports of sites from other hosts: archives, SSH, and the verification afterwards."""

@@ -1,0 +1,158 @@
+"""Models of scheduled tasks. A task is typed: a file of the site for an interpreter of the choice, with arguments, or a
+path of the site. There is no command line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.files.models import SITE_PATH
+from svc.panel.sites.access import SiteChange, SiteRequest
+from svc.registry.operation import Model, Request
+from svc.registry.shapes import NAME, Shape
+from svc_actors.panel.schedules.cron import LONGEST
+from svc_actors.panel.schedules.records import Run, RunStatus, Schedule, ScheduleKind
+
+MOST_ARGUMENTS: Final = 32
+LONGEST_LIMIT: Final = 6 * 3600
+URL_PATH: Final = r"/(?:[A-Za-z0-9._~!&()*+,;=:@%?-][A-Za-z0-9/._~!&()*+,;=:@%?-]*)?"
+
+ScheduleName = Annotated[str, Field(min_length=1, max_length=100), NAME]
+TaskPath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        description="A file beneath the site's folder, as private/tasks.py; of the kind url what is asked of the site,"
+        " as /wp-cron.php?doing_wp_cron.",
+    ),
+    Shape(rf"{SITE_PATH}|{URL_PATH}", "a path beneath the site's folder; or one of its URL, which starts with /"),
+]
+Argument = Annotated[
+    str, Field(max_length=1024), Shape(r"[^\u0000-\u001f\u007f]*", "one argument, without control characters")
+]
+CronTimes = Annotated[
+    str,
+    Field(min_length=1, max_length=LONGEST, description="Minute, hour, day of the month, month, day of the week."),
+    Shape(r"[0-9A-Za-z*/, -]+", "five fields such as */15 8-18 * * mon-fri"),
+]
+TimeZone = Annotated[
+    str,
+    Field(min_length=1, max_length=64, description="Time zone of the times, such as Europe/Berlin."),
+    Shape(r"[A-Za-z][A-Za-z0-9_+/-]*", "a time zone such as UTC or Europe/Berlin"),
+]
+TimeLimit = Annotated[int, Field(ge=1, le=LONGEST_LIMIT, description="A run that takes longer is stopped.")]
+
+
+class ScheduleModel(Model):
+    """`next_run_at` is null while it is not enabled. While the site is not active nothing runs. Arguments, and what a
+    URL has behind `?`, may hold secrets: callers who may not read what the runs wrote (`schedule.log`) do not see
+    them."""
+
+    id: UUID
+    site_id: UUID
+    name: str
+    kind: ScheduleKind
+    path: Annotated[str, Field(description="Without its query for a caller whose role or token lacks schedule.log.")]
+    args: Annotated[
+        list[str] | None, Field(description="Null for a caller whose role or token does not allow schedule.log.")
+    ]
+    cron: str
+    time_zone: str
+    time_limit_seconds: int
+    enabled: bool
+    next_run_at: datetime | None
+    created_at: datetime
+
+    @classmethod
+    def told(cls, schedule: Schedule) -> ScheduleModel:
+        members: dict[str, Any] = vars(schedule)
+        return cls(**members | {"args": list(schedule.args)})
+
+    def without_secrets(self) -> ScheduleModel:
+        return self.model_copy(update={"args": None, "path": self.path.partition("?")[0]})
+
+
+class ScheduleRun(Model):
+    """`due_at` is null of a run that somebody asked for. `exit_status` is the program's; of the kind url the status of
+    HTTP, and 0 where the site did not answer."""
+
+    id: int
+    schedule_id: UUID
+    status: RunStatus
+    due_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_status: int | None
+
+    @classmethod
+    def told(cls, run: Run) -> ScheduleRun:
+        return cls(**{name: getattr(run, name) for name in ScheduleRun.model_fields})
+
+
+class ScheduleRunLog(ScheduleRun):
+    """`output` is the end of what it wrote."""
+
+    output: str
+
+    @classmethod
+    def told(cls, run: Run) -> ScheduleRunLog:
+        return cls(**vars(run))
+
+
+class ScheduleListRequest(SiteRequest):
+    """Those of one site."""
+
+
+class ScheduleCreateRequest(SiteChange):
+    """A run that is due while the one before goes on is skipped."""
+
+    name: ScheduleName
+    kind: ScheduleKind
+    path: TaskPath
+    args: Annotated[list[Argument], Field(default_factory=list, max_length=MOST_ARGUMENTS)]
+    cron: CronTimes
+    time_zone: TimeZone = "UTC"
+    time_limit_seconds: TimeLimit = 3600
+    enabled: bool = True
+
+
+class ScheduleRequest(Request):
+    id: UUID
+
+
+class ScheduleChange(ScheduleRequest):
+    """The body may name a site as well; the schedule's own is meant."""
+
+    site_id: Annotated[UUID | None, Field(description="Ignored: the schedule's own site is used.")] = None
+
+
+class ScheduleUpdateRequest(ScheduleChange):
+    """What is left out stays as it is."""
+
+    name: ScheduleName | None = None
+    path: TaskPath | None = None
+    args: Annotated[list[Argument], Field(max_length=MOST_ARGUMENTS)] | None = None
+    cron: CronTimes | None = None
+    time_zone: TimeZone | None = None
+    time_limit_seconds: TimeLimit | None = None
+    enabled: bool | None = None
+
+
+class ScheduleDeleteRequest(ScheduleChange):
+    """Its runs go with it."""
+
+
+class ScheduleStartRequest(ScheduleChange):
+    """Now, beside its times."""
+
+
+class ScheduleRunsRequest(ScheduleRequest):
+    """Newest first."""
+
+
+class ScheduleRunRequest(ScheduleRequest):
+    run: Annotated[int, Field(ge=1, le=2**62)]

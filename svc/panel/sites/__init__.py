@@ -1,0 +1,1 @@
+"""Sites: domains, paths, PHP and logs, and who may use them."""

@@ -1,0 +1,139 @@
+"""The order of a new site of each type, and its record: for `site.create` and `account.create`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from uuid import UUID
+
+from svc.identity.fields import Email
+from svc.panel.apps.models import Entry, HealthPath, require_entry
+from svc.panel.files.models import FolderPath
+from svc.panel.services import Panel
+from svc.panel.sites.fields import ProxyTarget, WordPressLanguage, WordPressTitle
+from svc.panel.wordpress import wordpress_order
+from svc.registry.operation import Context, Request
+from svc_actors.panel.apps.records import insert_app
+from svc_actors.panel.sites.creation import NewSite, create_site
+from svc_actors.panel.sites.names import SiteName
+from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, newest_version, require_version
+from svc_actors.panel.sites.proxying import proxy_addresses
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.states import SiteType
+from svc_actors.panel.wordpress import creation
+from svc_actors.panel.wordpress.records import WordPressOrder
+from svc_actors.store import Caller, Transaction
+from svc_common.errors import wrong_field
+from svc_webhost.apps import AppInterface, AppRuntime
+from svc_webhost.launcher import Limits
+from svc_webhost.php import PhpVersion
+
+
+class SiteFields(Request):
+    """What is said of a site beside its names, each by the types that have it alone."""
+
+    proxy_target: ProxyTarget | None = None
+    title: WordPressTitle | None = None
+    language: WordPressLanguage | None = None
+    php_version: PhpVersion | None = None
+    runtime: AppRuntime | None = None
+    entry: Entry | None = None
+    interface: AppInterface = AppInterface.WSGI
+    folder: FolderPath = ""
+    health_path: HealthPath = "/"
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """Everything but its owner has been checked."""
+
+    type: SiteType
+    domain: SiteName
+    aliases: Sequence[SiteName]
+    proxy_target: str | None
+    proxy_addresses: Sequence[IPv4Address | IPv6Address]
+    php: SitePhp | None
+    app: Mapping[str, str] | None
+    wordpress: WordPressOrder | None
+
+    @property
+    def by_job(self) -> bool:
+        """A job creates it; the site's actor creates the other types (`Site.build`)."""
+        return self.wordpress is not None
+
+    async def record(self, tx: Transaction, caller: Caller, owner_id: UUID, limits: Limits) -> SiteRow:
+        """Raises what `create_site` raises."""
+        addresses = self.proxy_addresses
+        new = NewSite(owner_id, self.domain, self.aliases, self.type, self.proxy_target, addresses, self.php, limits)
+        site = await create_site(tx, caller, new)
+        if self.app is not None:
+            await insert_app(tx, site, self.app)
+        if self.wordpress is not None:
+            await creation.begin(tx, site, self.wordpress)
+        return site
+
+
+async def plan_site(
+    context: Context[Panel],
+    type_: SiteType,
+    request: SiteFields,
+    domain: SiteName,
+    aliases: Sequence[SiteName],
+    admin_email: Email | None,
+) -> PlannedSite:
+    """Raises `invalid` for options that the type does not have, and for missing ones."""
+    ordered = await wordpress_order(
+        context.services.wordpress, type_, domain.name, admin_email, request.title, request.language
+    )
+    names = {domain.name, *(alias.name for alias in aliases)}
+    addresses = await _proxied(context, type_, request, names)
+    app = _application(type_, request)
+    php = await _php(context, type_, request)
+    return PlannedSite(type_, domain, aliases, request.proxy_target, addresses, php, app, ordered)
+
+
+async def _php(context: Context[Panel], type_: SiteType, request: SiteFields) -> SitePhp | None:
+    if type_ not in PHP_TYPES:
+        if request.php_version is not None:
+            raise wrong_field("php_version", f"a site of the type {type_.value} has no PHP")
+        return None
+    versions = await context.services.php.versions()
+    version = request.php_version or newest_version(versions)
+    require_version(version, versions)
+    return SitePhp(version=version)
+
+
+def _application(type_: SiteType, request: SiteFields) -> Mapping[str, str] | None:
+    """The application of a site of the type app."""
+    if type_ is not SiteType.APP:
+        if request.runtime is not None or request.entry is not None:
+            raise wrong_field("runtime", f"a site of the type {type_.value} has no application")
+        return None
+    if request.runtime is None or request.entry is None:
+        raise wrong_field("runtime", "a site of the type app needs it, and an entry")
+    require_entry(request.runtime, request.entry)
+    return {
+        "runtime": request.runtime.value,
+        "interface": request.interface.value,
+        "entry": request.entry,
+        "folder": request.folder,
+        "health_path": request.health_path,
+    }
+
+
+async def _proxied(
+    context: Context[Panel], type_: SiteType, request: SiteFields, names: set[str]
+) -> Sequence[IPv4Address | IPv6Address]:
+    if (type_ is SiteType.PROXY) is (request.proxy_target is None):
+        problem = "a site of the type proxy needs one" if type_ is SiteType.PROXY else "only a proxy has one"
+        raise wrong_field("proxy_target", problem)
+    if request.proxy_target is None:
+        return []
+    return await proxy_addresses(
+        context.services.database,
+        request.proxy_target,
+        context.services.config.dns.site_addresses(),
+        names=names,
+        anywhere=context.principal.is_operator,
+    )
