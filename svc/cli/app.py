@@ -85,6 +85,7 @@ _HELP = {
     "webhook": "Who is told what happens, signed.",
     "wordpress": "WordPress of sites: look, log in, switch plugins.",
 }
+"""The help of groups whose operations do not declare it (`Operations(about=...)`), as a new area does."""
 _ABOUT = {
     ServiceKind.CONTROLLER: "Virtual machines for hosting providers.\n\nSign in once with `svc login "
     "https://HOST:8443`; `svc vm create --help` shows what a machine takes.",
