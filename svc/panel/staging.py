@@ -21,6 +21,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
 from svc_actors.panel.accounts.disk_use import require_disk_room
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.jobs import require_turn
 from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.deletion import delete_site
@@ -329,7 +330,7 @@ async def new_password(context: Context[Panel], request: StagingPasswordRequest)
         await write_verifier(tx, copy, verifier)
         return Changed(live.target)
 
-    await services.actors.ref(SiteActor, str(found.copy_id)).ask(SiteActor.change, context.caller, change)
+    await soon(services.actors.ref(SiteActor, str(found.copy_id)).ask(SiteActor.change, context.caller, change))
     return StagingPassword(login=STAGING_LOGIN, password=password)
 
 

@@ -11,7 +11,8 @@ import trio.testing
 from trio.testing import MockClock
 
 from svc_actors.panel import host_work
-from svc_actors.panel.host_work import HOST_PATIENCE, LONGEST, HostBusy, HostWork, finished
+from svc_actors.panel.host_work import HOST_PATIENCE, LONGEST, HostWork, Ordered, finished, soon
+from svc_actors.runtime import Crash
 from svc_common.errors import ErrorCode, ServiceError, unavailable
 
 
@@ -44,27 +45,41 @@ class Server:
 
 
 @pytest.fixture
-async def works() -> AsyncIterator[HostWork]:
-    async with HostWork.open() as opened:
+def crashes() -> list[Crash]:
+    return []
+
+
+@pytest.fixture
+async def works(crashes: list[Crash]) -> AsyncIterator[HostWork]:
+    async with HostWork.open(crashes.append) as opened:
         yield opened
 
 
-async def busy(works: HostWork, kind: str, server: Server, key: str = "site a") -> HostBusy:
-    with pytest.raises(HostBusy) as raised:
-        await works.carry_out(key, kind, server.first if kind == "first" else server.change, what="It is recorded")
-    return raised.value
+def order(works: HostWork, kind: str, server: Server, key: str = "Site:a") -> Ordered[None]:
+    return works.order(key, kind, server.first if kind == "first" else server.change, what="It is recorded")
+
+
+async def busy(works: HostWork, kind: str, server: Server) -> Ordered[None]:
+    ordered = order(works, kind, server)
+    with pytest.raises(ServiceError, match="has not finished it within 30 seconds"):
+        await ordered.soon()
+    return ordered
 
 
 async def test_what_takes_long_goes_on_and_is_told_so(works: HostWork, autojump_clock: MockClock) -> None:
     server, began = Server(), trio.current_time()
 
-    told = await busy(works, "first", server)
+    async def ask() -> Ordered[None]:
+        return order(works, "first", server)
+
+    with pytest.raises(ServiceError) as told:
+        await soon(ask())
 
     assert trio.current_time() - began == pytest.approx(HOST_PATIENCE)
-    assert told.code is ErrorCode.UNAVAILABLE
-    assert told.message == "It is recorded: this server has not finished it within 30 seconds."
+    assert told.value.code is ErrorCode.UNAVAILABLE
+    assert told.value.message == "It is recorded: this server has not finished it within 30 seconds."
     server.may.set()
-    await told.outcome()
+    await trio.testing.wait_all_tasks_blocked()
     assert server.did == ["first"]
 
 
@@ -75,7 +90,7 @@ async def test_of_one_key_one_thing_is_done_at_a_time_and_what_waits_is_done_onc
     first = await busy(works, "first", server)
     asked = [await busy(works, "change", server) for _ in range(3)]
     other.may.set()
-    await works.carry_out("site b", "first", other.first, what="")
+    await order(works, "first", other, key="Site:b").soon()
 
     server.may.set()
     for each in (first, *asked):
@@ -93,11 +108,25 @@ async def test_who_still_waits_gets_the_failure_and_the_next_is_done(
     server.may.set()
 
     with pytest.raises(ServiceError, match="systemd is away"):
-        await works.carry_out("site a", "first", server.first, what="")
+        await order(works, "first", server).soon()
     server.error = None
-    await works.carry_out("site a", "first", server.first, what="")
+    await order(works, "first", server).soon()
 
     assert server.did == ["first"]
+
+
+async def test_a_defect_is_alerted_of_and_answered_without_its_text(
+    works: HostWork, autojump_clock: MockClock, crashes: list[Crash]
+) -> None:
+    server = Server(error=ValueError("a defect"))
+    server.may.set()
+
+    with pytest.raises(ServiceError) as told:
+        await order(works, "first", server).soon()
+
+    assert told.value.code is ErrorCode.INTERNAL
+    assert "a defect" not in told.value.message
+    assert [(crash.actor, crash.during) for crash in crashes] == [("Site:a", "first")]
 
 
 @pytest.mark.parametrize("error", [unavailable("systemd is away"), ValueError("a defect")])
@@ -110,7 +139,7 @@ async def test_a_failure_that_nobody_waits_for_ends_nothing_else(
     await trio.testing.wait_all_tasks_blocked()
     server.error = None
 
-    await works.carry_out("site a", "change", server.change, what="")
+    await order(works, "change", server).soon()
 
     assert server.did == ["change"]
     assert "host_work." in capsys.readouterr().out
@@ -119,8 +148,8 @@ async def test_a_failure_that_nobody_waits_for_ends_nothing_else(
 async def test_a_job_waits_for_the_end_and_gets_its_failure(works: HostWork, autojump_clock: MockClock) -> None:
     server = Server(error=unavailable("systemd is away"))
 
-    async def ask() -> None:
-        await works.carry_out("site a", "first", server.first, what="")
+    async def ask() -> Ordered[None]:
+        return order(works, "first", server)
 
     async def answer() -> None:
         await trio.sleep(10 * HOST_PATIENCE)
@@ -146,22 +175,22 @@ async def test_work_that_never_ends_is_given_up_and_keeps_no_other_waiting(
         await told.outcome()
     assert trio.current_time() <= LONGEST + host_work.HOST_PATIENCE
     server.may.set()
-    await works.carry_out("site a", "change", server.change, what="")
+    await order(works, "change", server).soon()
     assert server.did == ["change"]
 
 
-async def test_who_waits_while_the_service_stops_is_told(autojump_clock: MockClock) -> None:
+async def test_who_waits_while_the_service_stops_is_told(autojump_clock: MockClock, crashes: list[Crash]) -> None:
     server = Server()
     told: list[str] = []
 
     async def ask(works: HostWork) -> None:
         try:
-            await works.carry_out("site a", "first", server.first, what="")
+            await order(works, "first", server).soon()
         except ServiceError as error:
             told.append(error.message)
 
     async with trio.open_nursery() as nursery:
-        async with HostWork.open() as works:
+        async with HostWork.open(crashes.append) as works:
             nursery.start_soon(ask, works)
             await trio.testing.wait_all_tasks_blocked()
 

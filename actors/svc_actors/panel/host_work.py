@@ -1,8 +1,9 @@
 """Runs work on this server that an actor's handler orders, in tasks of its own.
 
 A handler has a deadline, and exceeding it counts as a crash, of which the operator gets an alert. One systemctl may
-take ten minutes on a busy server, which is no defect. So the handler decides and records, orders the work here, and
-waits for `HOST_PATIENCE` at most. Longer work continues without the handler, and the caller gets `HostBusy`.
+take ten minutes on a busy server, which is no defect. So the handler decides, records, and orders the work here; its
+asker waits. An operation waits for `HOST_PATIENCE` at most, and then answers what is not done yet, while the work
+continues. A job waits for the end.
 
 Cancelling the work instead would be simpler and would never finish: each repeated start would stop the previous start,
 which systemd has not finished yet.
@@ -21,17 +22,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import structlog
 import trio
 
+from svc_actors.runtime import Crash
 from svc_actors.store import background_nursery
 from svc_common.errors import ErrorCode, ServiceError, unavailable
 
 HOST_PATIENCE: Final = 30.0
-"""Seconds. Together with the store's own bounds it is less than a handler may take (`HANDLER_DEADLINE`), and by itself
-less than most clients of an HTTP API wait."""
+"""Seconds: less than most clients of an HTTP API wait."""
 
 LONGEST: Final = 1800.0
 """Seconds after which work is given up: longer than all launcher calls of a site, each within its own bound."""
@@ -39,100 +40,110 @@ LONGEST: Final = 1800.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.host_work")
 
 Work = Callable[[], Awaitable[None]]
+AnswerT = TypeVar("AnswerT")
+OtherT = TypeVar("OtherT")
 
 
 @dataclass(eq=False)
-class _Asked:
-    """A piece of work that some messages wait for."""
+class _Piece:
+    """A piece of work that some messages have ordered."""
 
     do: Work
     ended: trio.Event = field(default_factory=trio.Event)
-    error: Exception | None = None
+    error: ServiceError | None = None
     awaited_by: int = 0
 
-    async def outcome(self) -> None:
-        self.awaited_by += 1
-        try:
-            await self.ended.wait()
-        finally:
-            self.awaited_by -= 1
-        if self.error is not None:
-            raise self.error
 
+@dataclass(frozen=True)
+class Ordered(Generic[AnswerT]):
+    """What a handler returns that has ordered work: its asker waits for the work, and gets the answer. `what` says how
+    far it is meanwhile."""
 
-class HostBusy(ServiceError):  # noqa: N818 - named for what it says
-    """The request is recorded, and is still being carried out."""
+    _piece: _Piece
+    what: str
+    answer: AnswerT
 
-    def __init__(self, what: str, asked: _Asked) -> None:
-        super().__init__(
-            ErrorCode.UNAVAILABLE,
-            f"{what}: this server has not finished it within {HOST_PATIENCE:g} seconds.",
+    def answering(self, answer: OtherT) -> Ordered[OtherT]:
+        return Ordered(self._piece, self.what, answer)
+
+    async def soon(self) -> AnswerT:
+        """Wait for `HOST_PATIENCE` at most. Raises what the work raises, and `unavailable` if it takes longer."""
+        with trio.move_on_after(HOST_PATIENCE):
+            return await self.outcome()
+        raise unavailable(
+            f"{self.what}: this server has not finished it within {HOST_PATIENCE:g} seconds.",
             hint="The work continues in the background and is retried if it fails. Check again in a moment.",
         )
-        self._asked = asked
 
-    async def outcome(self) -> None:
+    async def outcome(self) -> AnswerT:
         """Wait for the end, however long that takes. Raises what the work raises."""
-        await self._asked.outcome()
+        piece = self._piece
+        piece.awaited_by += 1
+        try:
+            await piece.ended.wait()
+        finally:
+            piece.awaited_by -= 1
+        if piece.error is not None:
+            raise piece.error
+        return self.answer
 
 
 class HostWork:
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, on_crash: Callable[[Crash], None]) -> None:
         self._nursery = nursery
+        self._on_crash = on_crash
         self._turns: dict[str, trio.Lock] = {}
-        self._waiting: dict[tuple[str, str], _Asked] = {}
+        self._waiting: dict[tuple[str, str], _Piece] = {}
         """Not started yet, by key and kind."""
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncIterator[HostWork]:
-        """Leaving the block cuts work under way short. Leave it after the actors."""
+    async def open(cls, on_crash: Callable[[Crash], None]) -> AsyncIterator[HostWork]:
+        """Leaving the block cuts work under way short. Leave it after the actors. Defects of work are alerted of like
+        crashes of its actor."""
         async with background_nursery() as nursery:
-            yield cls(nursery)
+            yield cls(nursery, on_crash)
 
-    async def carry_out(self, key: str, kind: str, do: Work, *, what: str) -> None:
-        """Run `do` once all earlier requests under this key are done. Raises what it raises, and `HostBusy` if it takes
-        longer than `HOST_PATIENCE`; `what` then says how far it is."""
-        asked = self._waiting.get((key, kind))
-        if asked is None:
-            asked = self._waiting[key, kind] = _Asked(do)
-            self._nursery.start_soon(self._run, key, kind, asked, name=f"{kind} of {key}")
-        with trio.move_on_after(HOST_PATIENCE):
-            await asked.outcome()
-            return
-        raise HostBusy(what, asked)
+    def order(self, key: str, kind: str, do: Work, *, what: str) -> Ordered[None]:
+        """Run `do` once all earlier work under this key is done. `key` reads `Type:key`, as the actor."""
+        piece = self._waiting.get((key, kind))
+        if piece is None:
+            piece = self._waiting[key, kind] = _Piece(do)
+            self._nursery.start_soon(self._run, key, kind, piece, name=f"{kind} of {key}")
+        return Ordered(piece, what, None)
 
-    async def _run(self, key: str, kind: str, asked: _Asked) -> None:
+    async def _run(self, key: str, kind: str, piece: _Piece) -> None:
         turn = self._turns.setdefault(key, trio.Lock())
         try:
             async with turn:
                 del self._waiting[key, kind]
                 with trio.move_on_after(LONGEST) as deadline:
-                    await asked.do()
+                    await piece.do()
             if deadline.cancelled_caught:
                 raise unavailable(f"This server has not finished within {LONGEST:g} seconds; it is tried again.")
         except ServiceError as error:
-            asked.error = error
-            if not asked.awaited_by:
+            piece.error = error
+            if not piece.awaited_by:
                 log.warning("host_work.failed", key=key, kind=kind, error=error.message)
         except Exception as error:
-            asked.error = error
-            if not asked.awaited_by:
-                log.exception("host_work.crashed", key=key, kind=kind)
+            log.exception("host_work.crashed", key=key, kind=kind)
+            self._on_crash(Crash(key, kind, error))
+            piece.error = ServiceError(ErrorCode.INTERNAL, "The service failed while doing this; its log says why.")
         except trio.Cancelled:
-            asked.error = unavailable("The service is stopping; the work continues once it runs again.")
+            piece.error = unavailable("The service is stopping; the work continues once it runs again.")
             raise
         finally:
-            asked.ended.set()
+            piece.ended.set()
             statistics = turn.statistics()
             if not statistics.locked and not statistics.tasks_waiting and self._turns.get(key) is turn:
                 del self._turns[key]
 
 
-async def finished(asking: Awaitable[object]) -> None:
-    """For jobs, which have time: awaits an actor's answer and, if the server is still busy then, the end of the
-    work."""
-    try:
-        await asking
-    except HostBusy as busy:
-        await busy.outcome()
+async def soon(asking: Awaitable[Ordered[AnswerT]]) -> AnswerT:
+    """For operations: awaits an actor's answer and, for `HOST_PATIENCE` at most, the end of the work."""
+    return await (await asking).soon()
+
+
+async def finished(asking: Awaitable[Ordered[AnswerT]]) -> AnswerT:
+    """For jobs, which have time: awaits an actor's answer and the end of the work."""
+    return await (await asking).outcome()

@@ -38,8 +38,8 @@ those in use have a task: a live one is about ten objects, which every full garb
 
 HANDLER_DEADLINE: Final = 75.0
 """Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback), and
-the 30 s that a handler of the panel waits for what its server does (`svc_actors.panel.host_work`): a locked row or a
-slow server answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
+the 30 s that a zone's handler gives Knot: a locked row or a slow Knot answers the asker with `unavailable`, and only
+what hangs beyond that is ended as a crash."""
 
 
 @dataclass(eq=False, slots=True)

@@ -42,6 +42,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.panel.accounts.allowances import use_of
 from svc_actors.panel.accounts.plans import give_plan, plan_named, write_suspended
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.resuming import follow
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteType
@@ -211,7 +212,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     account_id, site_id = await services.database.transact(work)
     if site_id is not None and planned is not None and not planned.by_job:
         try:
-            await services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build)
+            await soon(services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build))
         except ServiceError as error:
             # The account exists, and its site shows the outcome: creation continues, or failed with a reason.
             log.warning("account.first_site_not_built", site=str(site_id), error=error.message)

@@ -23,6 +23,7 @@ from svc.registry.scopes import Scope
 from svc_actors.panel.apps import AppOrder, SiteApp
 from svc_actors.panel.apps.records import app_of, change_app
 from svc_actors.panel.apps.variables import replace_variables, variables_of
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, audit
 from svc_common.errors import unavailable
@@ -161,7 +162,7 @@ async def _ordered(context: Context[Panel], request: SiteChange, order: AppOrder
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     await app_of(services.database, site)
-    await services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, context.caller, order)
+    await soon(services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, context.caller, order))
     return await shown_app(context, site)
 
 

@@ -32,6 +32,7 @@ from svc_actors.panel.apps.deployments import (
 )
 from svc_actors.panel.apps.records import AppRow, app_of
 from svc_actors.panel.files import site_folder
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn
 from svc_actors.store import Transaction, audit
 from svc_common.errors import wrong_field
@@ -212,5 +213,6 @@ async def roll_back(context: Context[Panel], request: RollbackRequest) -> SiteAp
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     await app_of(services.database, site)
-    await services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.roll_back, context.caller, request.deployment)
+    application = services.actors.ref(SiteApp, str(site.id))
+    await soon(application.ask(SiteApp.roll_back, context.caller, request.deployment))
     return await shown_app(context, site)

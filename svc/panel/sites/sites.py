@@ -33,6 +33,7 @@ from svc.registry.scopes import Scope
 from svc_actors.alerts import hand_over_alerts
 from svc_actors.panel.accounts.allowances import lock_owner
 from svc_actors.panel.handover import end_credentials
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
@@ -173,7 +174,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
 
     site = await services.database.transact(work)
     if not planned.by_job:
-        await services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build)
+        await soon(services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build))
     return await shown_site(services.database, principal, site.id)
 
 
@@ -240,9 +241,9 @@ async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
     if request.suspended:
         if request.reason is None:
             raise wrong_field("reason", "give a reason; it is shown to the owner of the site")
-        await actor.ask(SiteActor.suspend, context.caller, by, request.reason)
+        await soon(actor.ask(SiteActor.suspend, context.caller, by, request.reason))
     else:
-        await actor.ask(SiteActor.unsuspend, context.caller, by)
+        await soon(actor.ask(SiteActor.unsuspend, context.caller, by))
     return await shown_site(database, principal, site.id)
 
 
@@ -309,7 +310,8 @@ async def ask_change(context: Context[Panel], site_id: UUID, change: Change[Chan
         await site_of(tx, context.principal, locked.id)
         return await change(tx, locked)
 
-    return await context.services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.change, context.caller, allowed)
+    site = context.services.actors.ref(SiteActor, str(site_id))
+    return await soon(site.ask(SiteActor.change, context.caller, allowed))
 
 
 async def person_of(tx: Transaction, email: str) -> UUID:

@@ -104,7 +104,7 @@ async def open_services(
     await make_accounts(database, host.accounts)
     naming = Naming(database, host.name_server, authority)
     async with (
-        HostWork.open() as host_work,
+        HostWork.open(alerts.notice) as host_work,
         ActorSystem.open(on_crash=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,

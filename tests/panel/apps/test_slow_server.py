@@ -80,6 +80,30 @@ async def test_a_restart_that_takes_long_is_told_so_and_is_no_failure_of_the_ser
     assert world.apps.asked <= 3
 
 
+async def test_an_order_is_decided_while_the_server_still_carries_out_the_one_before(
+    world: SlowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_work, "HOST_PATIENCE", 60.0)
+    answers: dict[str, int] = {}
+
+    async def order(what: str) -> None:
+        answers[what] = (await world.ada.post(f"/sites/{world.site['id']}/app/{what}")).status_code
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(order, "start")
+        with trio.fail_after(60):
+            while not world.apps.asked:
+                await trio.sleep(0.005)
+            nursery.start_soon(order, "stop")
+            while await world.panel.database.fetchval("SELECT wanted_release FROM site_apps") is not None:
+                await trio.sleep(0.005)
+        under_way = dict(answers)
+        world.apps.answers.set()
+
+    assert under_way == {}
+    assert answers == {"start": 200, "stop": 200}
+
+
 async def test_a_stop_that_comes_while_it_starts_is_the_last_word(world: SlowWorld) -> None:
     started = await world.ada.post(f"/sites/{world.site['id']}/app/start")
     stopped = await world.ada.post(f"/sites/{world.site['id']}/app/stop")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.panel.host_work import HostWork, Ordered, Work
 from svc_actors.panel.sites.serving import server_of
 from svc_webhost.accounts import AccountError
 from svc_webhost.nginx import SiteServer
@@ -88,7 +89,7 @@ async def test_a_change_under_way_does_not_serve_a_site_again_that_is_deleted_me
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await world.create("a.example")
-    reached, go_on, past = trio.Event(), trio.Event(), trio.Event()
+    reached, go_on, past, waits = trio.Event(), trio.Event(), trio.Event(), trio.Event()
 
     async def hold(*what: Any) -> SiteServer | None:
         """As the change has read the site, and has not told the web server."""
@@ -100,9 +101,14 @@ async def test_a_change_under_way_does_not_serve_a_site_again_that_is_deleted_me
     async def note(step: str) -> None:
         past.set()
 
-    def waits() -> bool:
-        return world.panel.services.actors.statistics()["Site"].waiting > 0
+    order = HostWork.order
 
+    def ordered(self: HostWork, key: str, kind: str, do: Work, *, what: str) -> Ordered[None]:
+        if kind == "end":
+            waits.set()
+        return order(self, key, kind, do, what=what)
+
+    monkeypatch.setattr(HostWork, "order", ordered)
     monkeypatch.setattr("svc_actors.panel.sites.site.server_of", hold)
     world.accounts.before = note
     async with trio.open_nursery() as nursery:
@@ -110,7 +116,7 @@ async def test_a_change_under_way_does_not_serve_a_site_again_that_is_deleted_me
         await reached.wait()
         job = (await world.ada.delete(f"/sites/{made['id']}", {"confirm": "a.example"})).json()
         with trio.fail_after(60):
-            while not past.is_set() and not waits():
+            while not past.is_set() and not waits.is_set():
                 await trio.sleep(0.01)
         go_on.set()
 

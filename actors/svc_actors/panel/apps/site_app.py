@@ -1,13 +1,14 @@
 """The SiteApp actor starts, restarts and stops the application of one site.
 
-It decides an order and writes it in one transaction with its audit row; then the server follows the record. Each start
-is a release of its own: it runs next to the previous one, answers its probe, and only then gets the visitors. If it
-does not answer, the record goes back to the running release, and the order fails with the reason.
+It decides an order and writes it in one transaction with its audit row; then it orders `host_work` to make the server
+follow the record, which its asker waits for. Each start is a release of its own: it runs next to the previous one,
+answers its probe, and only then gets the visitors. If it does not answer, the record goes back to the running release,
+and the order fails with the reason.
 
 Invariants:
 - only an order to stop, or the end of its site, stops the release that visitors reach;
 - everything done to the server may be repeated: after a kill at any point, the next core does it again (`settle`);
-- no message waits for the server longer than `host_work` lets it;
+- no message waits for the server;
 - the watch, not this actor, stops releases that are neither wanted nor live: a stop may take as long as a request.
 """
 
@@ -27,7 +28,7 @@ from svc_actors.panel.apps.records import (
     write_wanted,
 )
 from svc_actors.panel.apps.variables import open_variables
-from svc_actors.panel.host_work import HostWork
+from svc_actors.panel.host_work import HostWork, Ordered
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import Actor
@@ -54,8 +55,9 @@ class SiteApp(Actor):
     def site_id(self) -> UUID:
         return UUID(self.key)
 
-    async def order(self, caller: Caller, order: AppOrder) -> None:
-        """Raises `unavailable` if the application does not start; the previous release then keeps running."""
+    async def order(self, caller: Caller, order: AppOrder) -> Ordered[None]:
+        """The work fails with `unavailable` if the application does not start; the previous release then keeps
+        running."""
 
         async def work(tx: Transaction) -> None:
             site, app = await self._locked(tx)
@@ -65,21 +67,21 @@ class SiteApp(Actor):
             await audit.record(tx, caller, site.target, {"runtime": app.runtime.value, "entry": app.entry})
 
         await self._database.transact(work)
-        await self._follow()
+        return self._follow()
 
-    async def run_deployment(self, number: int) -> None:
-        """Start the code of this deployment instead of what runs now. Raises as `order` does."""
+    async def run_deployment(self, number: int) -> Ordered[None]:
+        """Start the code of this deployment instead of what runs now. The work fails as that of `order` does."""
 
         async def work(tx: Transaction) -> None:
             _, app = await self._locked(tx)
             await self._want(tx, app, number)
 
         await self._database.transact(work)
-        await self._follow()
+        return self._follow()
 
-    async def roll_back(self, caller: Caller, number: int | None) -> None:
-        """Run the deployment `number`, by default the one before the running one. Raises as `order` does, and
-        `conflict` if its code is not on the server."""
+    async def roll_back(self, caller: Caller, number: int | None) -> Ordered[None]:
+        """Run the deployment `number`, by default the one before the running one. Raises `conflict` if its code is not
+        on the server; the work fails as that of `order` does."""
 
         async def work(tx: Transaction) -> None:
             site, app = await self._locked(tx)
@@ -88,11 +90,11 @@ class SiteApp(Actor):
             await audit.record(tx, caller, site.target, {"from": app.live_deployment, "to": chosen})
 
         await self._database.transact(work)
-        await self._follow()
+        return self._follow()
 
-    async def settle(self) -> None:
-        """Finish what an ended core, a boot or a suspension has left undone. May be repeated. Raises `unavailable`."""
-        await self._follow()
+    async def settle(self) -> Ordered[None]:
+        """Finish what an ended core, a boot or a suspension has left undone. May be repeated."""
+        return self._follow()
 
     async def _locked(self, tx: Transaction) -> tuple[SiteRow, AppRow]:
         site = await lock_site(tx, self.site_id)
@@ -104,9 +106,9 @@ class SiteApp(Actor):
         await write_deployment(tx, app, deployment)
         await write_wanted(tx, app, running=True)
 
-    async def _follow(self) -> None:
+    def _follow(self) -> Ordered[None]:
         what = "The change is recorded, but the application has not taken it yet"
-        await self._host_work.carry_out(f"application {self.key}", "change", self._follow_now, what=what)
+        return self._host_work.order(f"SiteApp:{self.key}", "change", self._follow_now, what=what)
 
     async def _follow_now(self) -> None:
         site, app = await read_site(self._database, self.site_id), await read_app(self._database, self.site_id)

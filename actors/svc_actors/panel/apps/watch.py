@@ -16,6 +16,7 @@ import trio
 
 from svc_actors.panel.apps.records import CHANNEL, AppRow, as_app
 from svc_actors.panel.apps.site_app import SiteApp
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.records import SITE_COLUMNS, STATUS_CHANNEL, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import ActorSystem, DeliveryError, DomainError
@@ -97,7 +98,7 @@ class AppWatch:
 
     async def _settle(self, site_id: str) -> None:
         try:
-            await self._actors.ref(SiteApp, site_id).ask(SiteApp.settle)
+            await soon(self._actors.ref(SiteApp, site_id).ask(SiteApp.settle))
         except DeliveryError:
             return  # An actor that crashed has raised its alert; the next round asks again.
         except DomainError as error:

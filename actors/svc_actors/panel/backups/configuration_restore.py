@@ -19,7 +19,7 @@ from svc_actors.panel.backups.configuration import LISTS, Configuration, Part
 from svc_actors.panel.backups.configuration_changes import Allowed, Change, ConfigurationAction, changes_of
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.dns.zone import DnsZone
-from svc_actors.panel.host_work import finished
+from svc_actors.panel.host_work import finished, soon
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.claims import claim, set_redirected
 from svc_actors.panel.sites.php import SitePhp
@@ -85,7 +85,7 @@ class ConfigurationRestore:
             return Changed(locked.target, {"restored": sorted(part for part in _RECORDED if wanted[part])})
 
         if any(wanted[part] for part in _RECORDED):
-            await self.actors.ref(SiteActor, str(site.id)).ask(SiteActor.change, caller, change)
+            await soon(self.actors.ref(SiteActor, str(site.id)).ask(SiteActor.change, caller, change))
         for zone, records in configuration.zones.items():
             names = {name: held for name, held in records.items() if name in wanted[Part.RECORD]}
             if names:

@@ -42,6 +42,7 @@ from svc_actors.panel.certificates.records import (
 from svc_actors.panel.certificates.served import Serving, compare_served, served_alert
 from svc_actors.panel.certificates.zone_proofs import ZoneProofs
 from svc_actors.panel.dns.proving import Proving
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.sites.states import SiteStatus
@@ -180,7 +181,7 @@ class SiteCertificates:
                 raise conflict(f"The site {row.domain} has no certificate.")
             return Changed(row.target)
 
-        await self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
+        await soon(self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change))
         self._asked.set()
 
     async def forget(self, site: SiteRow) -> None:
@@ -345,7 +346,7 @@ class SiteCertificates:
             return Changed(row.target, told | {"names": list(certificate.names)})
 
         try:
-            await self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
+            await soon(self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change))
         except DomainError:
             there = await read_site(self._database, site.id)
             if there is None or there.status is SiteStatus.DELETING:

@@ -10,15 +10,20 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
+import structlog
 import trio
 
+from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.site import Site
 from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.store import Database
+from svc_common.errors import ServiceError
 
 RESUME_SECONDS: Final = 30.0
 _AT_ONCE: Final = 20
 """The web server merges concurrent changes."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.sites")
 
 
 async def resume_sites(database: Database, actors: ActorSystem) -> None:
@@ -40,10 +45,14 @@ async def follow(actors: ActorSystem, site_ids: Iterable[UUID]) -> None:
 
     async def resume(site_id: str) -> None:
         async with limit:
+            site = actors.ref(Site, site_id)
             try:
-                await actors.ref(Site, site_id).ask(Site.resume)
+                await soon(site.ask(Site.build))
+                await soon(site.ask(Site.follow))
             except DeliveryError:
                 return  # An actor that crashed has raised its alert; the next round asks again.
+            except ServiceError as error:
+                log.warning("site.not_resumed", site=site_id, error=error.message)
 
     async with trio.open_nursery() as nursery:
         for site_id in site_ids:

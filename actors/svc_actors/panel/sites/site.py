@@ -2,14 +2,15 @@
 `deletion` removes it.
 
 It decides a change and writes it in one transaction: the record, its audit row, its event, and the webhook if there is
-one. Then the web server gets the change. If it does not take it, the change stays recorded as wanted, the caller learns
-so, and `resuming` hands it over again until it is taken.
+one. Then it orders `host_work` to give the change to the web server, which its asker waits for. If the web server does
+not take it, the change stays recorded as wanted, the caller learns so, and `resuming` hands it over again until it is
+taken.
 
 Invariants:
 - every status is reached by a move of the table in `states`;
 - everything done to the server may be repeated: a core that was killed between two steps does them again;
 - the row is locked during a decision;
-- no message waits for the server longer than `host_work` lets it.
+- no message waits for the server.
 
 Why: docs/decisions/0044-site-records-and-names.md.
 """
@@ -21,9 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
-import structlog
-
-from svc_actors.panel.host_work import HostWork, Work
+from svc_actors.panel.host_work import HostWork, Ordered, Work
 from svc_actors.panel.sites.copies import restore_copies, suspend_copies
 from svc_actors.panel.sites.first_page import first_page
 from svc_actors.panel.sites.programs import SitePrograms
@@ -57,8 +56,6 @@ from svc_webhost.launcher import LauncherError, SiteLauncher
 from svc_webhost.site_runtime import site_group
 
 _AGAIN: Final = "It is retried every 30 s."
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.sites")
 
 
 @dataclass(frozen=True)
@@ -106,11 +103,11 @@ class Site(Actor):
     def site_id(self) -> UUID:
         return UUID(self.key)
 
-    async def build(self) -> None:
+    async def build(self) -> Ordered[None]:
         """Create what the site's record wants, and have it served. Does nothing for a site that is not being created.
-        Raises ServiceError if a step failed: then the site has `failed`; or, if the web server or the database could
-        not be reached, it is still being created, and is retried."""
-        await self._carry_out("creation", self._build, what="The site is not served yet")
+        The work fails if a step failed: then the site has `failed`; or, if the web server or the database could not be
+        reached, it is still being created, and is retried."""
+        return self._order("creation", self._build, what="The site is not served yet")
 
     async def _build(self) -> None:
         site = await read_site(self._database, self.site_id)
@@ -142,8 +139,8 @@ class Site(Actor):
         await self._database.transact(served)
         await self._follow_now()
 
-    async def change(self, caller: Caller, change: Change[ChangedT]) -> ChangedT:
-        """Run `change` in the deciding transaction, have the site served as it is now, and return what `change` did."""
+    async def change(self, caller: Caller, change: Change[ChangedT]) -> Ordered[ChangedT]:
+        """Run `change` in the deciding transaction, have the site served as it is now, and answer what `change` did."""
 
         async def work(tx: Transaction) -> ChangedT:
             site = await lock_site(tx, self.site_id)
@@ -155,10 +152,9 @@ class Site(Actor):
             return changed
 
         changed = await self._database.transact(work)
-        await self._follow()
-        return changed
+        return (await self.follow()).answering(changed)
 
-    async def suspend(self, caller: Caller, by: SuspendedBy, reason: str) -> None:
+    async def suspend(self, caller: Caller, by: SuspendedBy, reason: str) -> Ordered[None]:
         """Visitors get a page that says so. A suspension may be ordered again, with another reason; an administrator's
         stays an administrator's."""
 
@@ -174,9 +170,9 @@ class Site(Actor):
                 await _tell(tx, WebhookEvent.SITE_SUSPENDED, site, by)
 
         await self._database.transact(work)
-        await self._follow()
+        return await self.follow()
 
-    async def unsuspend(self, caller: Caller, by: SuspendedBy) -> None:
+    async def unsuspend(self, caller: Caller, by: SuspendedBy) -> Ordered[None]:
         """Visitors get the site again. One that is active stays so."""
 
         async def work(tx: Transaction) -> None:
@@ -190,42 +186,34 @@ class Site(Actor):
             await audit.record(tx, caller, site.target, {"suspended": False})
 
         await self._database.transact(work)
-        await self._follow()
+        return await self.follow()
 
-    async def serve_again(self) -> None:
+    async def serve_again(self) -> Ordered[None]:
         """Hand over the record's wishes again, although the web server has taken them before, because its configuration
-        of the site was changed by others. Does nothing for an unfinished site. Raises ServiceError."""
-        await self._carry_out("repetition", self._serve_again, what="The site is being handed to the web server again")
+        of the site was changed by others. Does nothing for an unfinished site."""
+        return self._order("repetition", self._serve_again, what="The site is being handed to the web server again")
 
     async def _serve_again(self) -> None:
         site = await read_site(self._database, self.site_id)
         if site is not None and site.status in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
             await self._serve(site)
 
-    async def stop_serving(self) -> None:
+    async def stop_serving(self) -> Ordered[None]:
         """For a site that is being deleted. Earlier changes have been served by now, and later ones read that it is
-        being deleted: nothing serves it again. May be repeated. Raises ServiceError."""
-        await self._carry_out("end", self._stop_serving, what="The site is still served")
+        being deleted: nothing serves it again. May be repeated."""
+        return self._order("end", self._stop_serving, what="The site is still served")
 
     async def _stop_serving(self) -> None:
         site = await read_site(self._database, self.site_id)
         if site is not None:
             await self._web_server.change({site.number: None})
 
-    async def resume(self) -> None:
-        """Finish what an ended core, or a web server that refused, has left undone."""
-        try:
-            await self.build()
-            await self._follow()
-        except ServiceError as error:
-            log.warning("site.not_resumed", site=self.key, error=error.message)
+    async def follow(self) -> Ordered[None]:
+        """Have the web server serve the current record. The work fails if it does not take it."""
+        return self._order("change", self._follow_now, what="The change is recorded, but visitors do not see it yet")
 
-    async def _follow(self) -> None:
-        """Have the web server serve the current record. Raises ServiceError if it does not take it."""
-        await self._carry_out("change", self._follow_now, what="The change is recorded, but visitors do not see it yet")
-
-    async def _carry_out(self, kind: str, work: Work, *, what: str) -> None:
-        await self._host_work.carry_out(f"site {self.key}", kind, work, what=what)
+    def _order(self, kind: str, work: Work, *, what: str) -> Ordered[None]:
+        return self._host_work.order(f"Site:{self.key}", kind, work, what=what)
 
     async def _follow_now(self) -> None:
         site = await read_site(self._database, self.site_id)
