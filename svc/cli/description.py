@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from svc.registry.operation import Operation
 
-_PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
+PACKAGES = ("svc", "svc_actors", "svc_common", "svc_nodeagent", "svc_webhost")
+"""What the registries are made of: a change of one of its sources is a change of the description."""
 _FORMAT = 9
 _LISTED = {"scopes"}
 """Lists that are typed as one word with commas, as in the panel's specification."""
@@ -266,7 +267,7 @@ def _cache_path(environment: Mapping[str, str], kind: ServiceKind) -> Path:
 def _fingerprint() -> str:
     """Changes whenever a source of the registry does."""
     digest = hashlib.sha256(f"{_FORMAT}".encode())
-    for package in _PACKAGES:
+    for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         for folder in sorted(spec.submodule_search_locations or ()) if spec else ():
             for path, changed, size in sorted(_sources(folder)):

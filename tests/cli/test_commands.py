@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from svc.controller.catalogue import controller_registry
 from svc_common.errors import ErrorCode
 from tests.cli.conftest import Terminal
 
+ROOT = Path(__file__).resolve().parents[2]
 SERVICE = describe(controller_registry())
 
 
@@ -115,6 +117,14 @@ def test_a_home_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert description.service({"XDG_CACHE_HOME": str(file)}) == SERVICE
+
+
+def test_a_change_in_any_package_that_a_registry_is_made_of_is_noticed() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+    packages = {Path(package).name for package in wheel["packages"]}
+
+    assert set(description.PACKAGES) == packages - {"svc_http", "svc_console"}
 
 
 async def test_help_loads_nothing_of_the_service(terminal: Terminal) -> None:
