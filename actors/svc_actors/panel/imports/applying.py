@@ -317,6 +317,7 @@ class ImportApplication:
         parts = self._parts
         judged = await judged_files(parts.files, parts.folders, self._database, site, passwords, _STAGED)
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
+        # Not a result of the change: `finished` has none if the server was still busy.
         told: list[str] = []
 
         async def change(tx: Transaction, locked: SiteRow) -> Changed:
