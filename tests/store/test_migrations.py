@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from svc_actors.store.migrate import release_before
 from tests.conftest import Cluster
 from tests.support.schema import schema_of
 
-SINGLE_LIST = Path(__file__).parent / "single_list"
 """The migrations as they were when all components shared one list of numbers."""
 
 
@@ -148,42 +146,12 @@ def test_files_that_leave_a_gap_or_are_misnamed_are_refused(tmp_path: Path, name
         known_migrations([Component.SHARED], tmp_path)
 
 
-@pytest.fixture
-async def single_list(database_cluster: Cluster) -> AsyncIterator[Database]:
-    """A database as the single list of migrations made it."""
+async def test_a_database_from_before_the_first_release_is_refused_and_left_as_it_is(database_cluster: Cluster) -> None:
     async with database_cluster.own_database() as url, Database.open(url) as database:
-        await database.execute(
-            """CREATE TABLE schema_migration (number integer PRIMARY KEY, name text NOT NULL,
-               checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"""
-        )
-        for number, file in enumerate(sorted(SINGLE_LIST.glob("*.sql")), start=1):
-            sql = file.read_text()
-            await database.execute(sql)
-            await database.execute(
-                "INSERT INTO schema_migration (number, name, checksum) VALUES ($1, $2, $3)",
-                number,
-                file.stem[5:],
-                hashlib.sha256(sql.encode()).hexdigest(),
-            )
-        yield database
+        await database.execute("CREATE TABLE schema_migration (number integer PRIMARY KEY, name text, checksum text)")
+        before = await schema_of(database)
 
+        with pytest.raises(MigrationError, match=r"before 0\.1\.0"):
+            await migrate(database)
 
-async def test_a_database_of_the_single_list_becomes_what_a_new_one_is_and_keeps_its_rows(
-    single_list: Database, database: Database
-) -> None:
-    kept = await single_list.fetchval("INSERT INTO projects (name) VALUES ('kept') RETURNING id")
-
-    await migrate(single_list)
-
-    assert await schema_of(single_list) == await schema_of(database)
-    assert await single_list.fetchval("SELECT name FROM projects WHERE id = $1", kept) == "kept"
-    assert await migrate(single_list) == []
-
-
-async def test_an_unfinished_or_edited_single_list_is_refused_and_left_as_it_is(single_list: Database) -> None:
-    await single_list.execute("DELETE FROM schema_migration WHERE number = 11")
-
-    with pytest.raises(MigrationError, match="development version"):
-        await migrate(single_list)
-
-    assert await single_list.fetchval("SELECT count(*) FROM schema_migration") == 10
+        assert await schema_of(database) == before

@@ -95,7 +95,6 @@ def test_a_conftest_reaches_all_below_it(tree: Tree) -> None:
     [
         ("http/dashboard/src/panel/any.ts", "tests/http/pages/test_pages.py"),
         ("nodeagent/svc_webhost/wordpress/php/any.php", "tests/webhost/wordpress/test_bounds.py"),
-        ("tests/store/single_list/any.sql", "tests/store/test_counts.py"),
         ("tests/store/release_before.json", "tests/store/test_release_before.py"),
         ("tools/run", "tests/tools/test_runs.py"),
         ("tools/billing/lib/any.php", "tests/billing/test_whmcs.py"),

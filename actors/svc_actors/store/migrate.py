@@ -112,7 +112,7 @@ async def migrate(
     while True:
         async with database.transaction() as transaction:
             await transaction.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_MIGRATION_TIMEOUT)
-            await _prepare(transaction, known, before)
+            await _prepare(transaction)
             missing = await _missing(transaction, known, returned=returned)
             if not missing:
                 return applied_now
@@ -125,7 +125,7 @@ async def unapplied(queryable: Queryable, migrations: Sequence[Migration]) -> Se
     return await _missing(queryable, migrations, returned=False)
 
 
-async def _prepare(transaction: Transaction, known: Sequence[Migration], before: Mapping[str, int]) -> None:
+async def _prepare(transaction: Transaction) -> None:
     """Create the table of applied migrations, or bring it to today's columns."""
     columns = {
         row["attname"]
@@ -134,8 +134,11 @@ async def _prepare(transaction: Transaction, known: Sequence[Migration], before:
         )
     }
     if columns and "component" not in columns:
-        await _adopt_single_list(transaction, known, before)
-    elif not columns:
+        raise MigrationError(
+            "The database was made by a version before 0.1.0, which cannot be upgraded. It was left untouched: "
+            "give this service an empty database."
+        )
+    if not columns:
         await _make_table(transaction)
     elif "dispensable_from" not in columns:
         await transaction.execute("ALTER TABLE schema_migration ADD COLUMN dispensable_from integer")
@@ -156,28 +159,6 @@ async def _make_table(transaction: Transaction) -> None:
         )
         """
     )
-
-
-# Until November 2026 all migrations were one list of eleven files. They created the same schema as these files of the
-# components; this is the checksum of their checksums, one a line.
-_SINGLE_LIST_CHECKSUM = "c742c581fe0552d0b5ef9f0b313aacb40aea5bd2ce4e53574bc5c32b999d1a9f"
-_SINGLE_LIST_COVERS = {Component.SHARED: 3, Component.CONTROLLER: 10}
-
-
-async def _adopt_single_list(transaction: Transaction, known: Sequence[Migration], before: Mapping[str, int]) -> None:
-    """Record a database that was migrated by the single list as one that was migrated by components."""
-    rows = await transaction.fetch("SELECT checksum FROM schema_migration ORDER BY number")
-    checksum = hashlib.sha256("\n".join(row["checksum"] for row in rows).encode()).hexdigest()
-    if checksum != _SINGLE_LIST_CHECKSUM:
-        raise MigrationError(
-            "The database was made by a development version of this service that cannot be upgraded directly. It was "
-            "left untouched: start the last version before November 2026 on it once, then this one."
-        )
-    await transaction.execute("DROP TABLE schema_migration")
-    await _make_table(transaction)
-    for migration in known:
-        if migration.number <= _SINGLE_LIST_COVERS.get(migration.component, 0):
-            await _record(transaction, migration, before)
 
 
 async def _missing(queryable: Queryable, known: Sequence[Migration], *, returned: bool) -> Sequence[Migration]:
