@@ -70,7 +70,7 @@ from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.names import site_name
 from svc_actors.panel.sites.php import SitePhp
 from svc_actors.panel.sites.records import SiteRow, read_site
-from svc_actors.panel.sites.site import Changed, Site
+from svc_actors.panel.sites.site import ChangedTo, Site
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.panel.wordpress.records import WordPressOrder, write_installed, write_order
@@ -317,28 +317,26 @@ class ImportApplication:
         parts = self._parts
         judged = await judged_files(parts.files, parts.folders, self._database, site, passwords, _STAGED)
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
-        # Not a result of the change: `finished` has none if the server was still busy.
-        told: list[str] = []
 
-        async def change(tx: Transaction, locked: SiteRow) -> Changed:
-            told[:] = await tell(tx, locked, wishes)
-            return Changed(locked.target, {"htaccess": told})
+        async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[list[str]]:
+            lines = await tell(tx, locked, wishes)
+            return ChangedTo(locked.target, {"htaccess": lines}, result=lines)
 
         if not wishes:
             return site
         # One change for all wishes: if the panel refuses one, none of them is half done.
         try:
-            await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
+            changed = await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
         except DeliveryError as error:
             raise unavailable(why_undelivered(error), hint=_AGAIN) from error
         except ServiceError as error:
             # Recorded, but not served: the panel has not refused it.
             if error.code is ErrorCode.UNAVAILABLE:
                 raise
-            told.clear()
             await run.log(f"The .htaccess files of {site.domain} were not translated: {error.message}")
-        for line in told[:_NAMED]:
-            await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
+        else:
+            for line in changed.result[:_NAMED]:
+                await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
         return await read_site(self._database, site.id) or site
 
     async def _load(self, run: JobRun, applied: Applied, site: SiteRow, database: FoundDatabase, label: str) -> None:
