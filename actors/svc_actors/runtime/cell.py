@@ -34,7 +34,7 @@ MAILBOX_LIMIT: Final = 256
 
 IDLE_AFTER: Final = 5.0
 """Seconds. Long enough that the messages of one order find the actor live, and short enough that of 100,000 actors only
-those in use have a task: a live one is about ten objects, which every full garbage collection visits."""
+those in use have a task: a live one is some thirty objects, which every full garbage collection visits."""
 
 HANDLER_DEADLINE: Final = 75.0
 """Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback), and
@@ -105,19 +105,20 @@ class Cell:
         while self.mailbox:
             self._end(self.mailbox.popleft(), Draining(str(self)))
         self._scope.cancel()
-        self.wake()
 
     async def run(self) -> None:
         """The actor's task, from its first message until it has been idle."""
         with trio.CancelScope(shield=True):
             while await self._has_message():
                 await self._handle(self.mailbox.popleft())
+                _handled.set(None)  # An idle actor holds no message.
         self.kind.forget(self)
 
     async def _has_message(self) -> bool:
         if not self.mailbox and not self.kind.system.draining:
             self._arrived = trio.Event()
-            with trio.move_on_after(IDLE_AFTER):
+            self._scope = trio.CancelScope(deadline=trio.current_time() + IDLE_AFTER)
+            with self._scope:
                 await self._arrived.wait()
         return bool(self.mailbox)
 
