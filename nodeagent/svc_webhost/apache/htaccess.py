@@ -27,12 +27,22 @@ _TRANSPARENT: Final = frozenset({"ifmodule", "ifdefine", "ifversion"})
 Found = TypeVar("Found")
 
 
+_BEFORE_2_4: Final = re.compile(r"\s*(?:<\s*2\.4|<=?\s*2\.[0-3](?:\.[0-9]+)?)\s*")
+
+
 @dataclass(frozen=True)
 class Section:
     """`name` in lower case."""
 
     name: str
     argument: str
+
+    @cached_property
+    def skipped_today(self) -> bool:
+        """It is for Apache 2.2 and before, as `<IfModule !mod_authz_core.c>` and `<IfVersion < 2.4>`."""
+        return self.module == "!mod_authz_core.c" or (
+            self.name == "ifversion" and _BEFORE_2_4.fullmatch(self.argument) is not None
+        )
 
     @cached_property
     def module(self) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from svc_webhost.accepted import LONGEST_PATTERN, is_denied, is_denied_pattern
-from svc_webhost.apache.htaccess import Directive, Lines, Section, modules, narrowing
+from svc_webhost.apache.htaccess import Directive, Lines, Section, narrowing
 from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import Denied, Opinion, blocks, past, translated
 
@@ -30,7 +30,12 @@ _BEGIN, _END, _ANYTHING = "\x02", "\x03", "\x04"
 """Stand for `^`, `$` and `.*` in the texts that an expression is written out to."""
 _LONGEST_TEXT: Final = LONGEST_PATTERN + 4
 """With anchors at its ends. A longer text is no pattern, whatever follows."""
-_TOKEN: Final = re.compile(rf"\\([^A-Za-z0-9{_BEGIN}-{_ANYTHING}])|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])")
+_ESCAPED: Final = rf"\\[^A-Za-z0-9{_BEGIN}-{_ANYTHING}]"
+_CLASS: Final = re.compile(rf"{_ESCAPED}|[A-Za-z0-9_~@=,:&!/.$*+?()|]")
+"""A character of a class. One with a range, or of what is not in it, is not known."""
+_TOKEN: Final = re.compile(
+    rf"({_ESCAPED})|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])|\[((?:{_CLASS.pattern})+)\]"
+)
 _SAYS_WHO: Final = frozenset({"require", "order", "allow", "deny"})
 _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
 
@@ -42,8 +47,8 @@ def denied_by_section(directive: Directive, lines: Lines, situation: Situation) 
     # that section opens.
     if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines):
         return None
-    # <IfModule !mod_authz_core.c> is for Apache 2.2: today's servers skip it. Many products write a denial twice.
-    if "!mod_authz_core.c" in modules(directive) and tuple(patterns) not in _denied_on_all(lines, situation):
+    # Many products write a denial twice, once for Apache 2.2.
+    if _is_skipped_today(directive) and tuple(patterns) not in _denied_on_all(lines, situation):
         return None
     return _wanted(patterns, situation)
 
@@ -142,7 +147,7 @@ def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
         found = set()
         for sections in lines.places:
             first = next((each for each in lines.beside(sections) if each.name in _SAYS_WHO), None)
-            if first is None or "!mod_authz_core.c" in modules(first) or not _denies_everybody(sections, lines):
+            if first is None or _is_skipped_today(first) or not _denies_everybody(sections, lines):
                 continue
             patterns = _of_section(first, situation)
             if patterns is not None:
@@ -150,6 +155,10 @@ def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
         return found
 
     return lines.once("denied on all", find)
+
+
+def _is_skipped_today(directive: Directive) -> bool:
+    return any(section.skipped_today for section in directive.sections)
 
 
 def _words(directive: Directive) -> tuple[str, tuple[str, ...]]:
@@ -234,7 +243,7 @@ class _Expression:
                 # Behind nothing, or a second one, which makes a quantifier lazy.
                 raise _UnknownError
             else:
-                part = self._group(depth) if token[3] else [_letter(token)]
+                part = self._group(depth) if token[3] else _letters(token)
                 if self._at < len(self._tokens) and self._tokens[self._at][0] == "?":
                     self._at += 1
                     part = [*part, ""]
@@ -254,8 +263,13 @@ class _Expression:
         return part
 
 
-def _letter(token: re.Match[str]) -> str:
-    return token[1] or token[5] or {"^": _BEGIN, "$": _END, ".*": _ANYTHING}[token[0]]
+def _letters(token: re.Match[str]) -> list[str]:
+    """What it stands for: one of these."""
+    if token[6]:
+        return [letter.removeprefix("\\") if len(letter) > 1 else letter for letter in _CLASS.findall(token[6])]
+    if token[1]:
+        return [token[1][1]]
+    return [token[5] or {"^": _BEGIN, "$": _END, ".*": _ANYTHING}[token[0]]]
 
 
 def _continued(texts: Sequence[str], part: Sequence[str]) -> list[str]:

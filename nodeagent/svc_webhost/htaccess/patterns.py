@@ -40,6 +40,15 @@ def only_hidden(expression: str) -> bool:
     return alternatives is not None and all(_HIDDEN.match(each) for each in alternatives)
 
 
+def only_hidden_from_top(expression: str) -> bool:
+    """The same for whole paths, which start with a slash: `/\\.git`."""
+    match = re.match(r"\^?/(?=\\\.)", expression)
+    # With one alternative: in a further one `/\.` could be that of /.well-known/.
+    if match is None or _alternatives(expression.replace("(?:", "(")) != [expression.replace("(?:", "(")]:
+        return False
+    return only_hidden(f"(^|/){expression[match.end() :]}")
+
+
 def _alternatives(expression: str) -> list[str] | None:
     """The alternatives at its top level; None if they are not known."""
     if not _PLAIN.fullmatch(expression):

@@ -11,10 +11,12 @@ from typing import Final
 
 from svc_webhost.accepted import CHALLENGES, is_redirect
 from svc_webhost.apache.htaccess import Directive, modules, narrowing
+from svc_webhost.htaccess.patterns import only_hidden_from_top
 from svc_webhost.htaccess.situation import Situation
-from svc_webhost.htaccess.verdicts import Opinion, Redirected, blocks, harmless, translated
+from svc_webhost.htaccess.verdicts import Opinion, Redirected, blocks, harmless, same, translated
 
 STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
+_ERRORS: Final = {403, 404, 410}
 _LITERAL: Final = re.compile(r"\^(/?(?:[A-Za-z0-9_/~@,=.-]|\\[./~+-])*)\$")
 """An expression for one path. An unescaped dot counts as a dot, though it matches any character."""
 # Within <IfModule> of any other module, a line may never have counted at the old host.
@@ -42,7 +44,7 @@ def redirect(directive: Directive, situation: Situation) -> Opinion:
 
 
 def redirect_match(directive: Directive, situation: Situation) -> Opinion:
-    """RedirectMatch, known for one path only."""
+    """RedirectMatch, known for one path, and for hidden files that are not found."""
     if "!mod_rewrite.c" in modules(directive):
         return harmless("It takes the place of rewrite rules on a server that has none.")
     arguments = list(directive.arguments)
@@ -50,6 +52,8 @@ def redirect_match(directive: Directive, situation: Situation) -> Opinion:
     if arguments and (arguments[0].isdecimal() or arguments[0].lower() in STATUSES):
         first = arguments.pop(0).lower()
         status = STATUSES.get(first) or int(first)
+    if status in _ERRORS and len(arguments) == 1 and only_hidden_from_top(arguments[0]):
+        return same("nginx serves none of these files.")
     path = literal(arguments[0]) if len(arguments) == 2 else None
     if path is None or not path.startswith("/") or re.search(r"[$\\]", arguments[1]):
         return blocks("nginx does not redirect by patterns here. Add redirects of the site.")

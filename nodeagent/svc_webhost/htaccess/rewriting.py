@@ -43,6 +43,7 @@ _TOLD: Final = re.compile(
     r"e=(?:no-gzip|base|rewritebase|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token)(?::.*)?", re.IGNORECASE
 )
 """Variables that only rules read which are judged themselves, and request headers, which PHP gets anyway."""
+_TRACE: Final = {"^TRACE", "^TRACE$", "^TRAC[EK]", "^TRAC[EK]$", "^(TRACE|TRACK)", "^(TRACE|TRACK)$"}
 _SPARED_RULES: Final = 3
 """How many rules the one rule of WordPress skips ([S=3])."""
 _BY_HTTPS: Final = "to HTTPS (`force_https`)"
@@ -147,7 +148,9 @@ class _Rules:
         return blocks("nginx does not rewrite this. See whether the application, or a redirect of the site, can do it.")
 
     def _denied(self, rule: _Rule) -> Opinion:
-        """A rule that answers 403 or 410. Conditions only make it deny less."""
+        """A rule that answers with an error. Conditions only make it deny less."""
+        if _is_for_trace(rule):
+            return same("nginx refuses TRACE. TRACK is a method that only IIS knows.")
         if rule.target != "-" or not rule.flags <= {"f", "forbidden", "l", "last", "end", "nc"}:
             return blocks(_KEPT)
         if only_hidden(rule.pattern):
@@ -195,7 +198,8 @@ class _Rules:
                 self._folders_are_left = self._folders_are_left or "-d" in tested
                 return same("nginx serves what is a file, and asks index.php for the rest.")
         if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
-            known = all(len(words) == 2 for words in rule.asked) and all(map(_is_not_itself, rule.about_others))
+            known = all(len(words) == 2 for words in rule.asked if words[0] in _FILES)
+            known = known and all(map(_is_not_itself, rule.about_others))
             known = known and ("!-d" in rule.about_files or self._folders_are_left)
             # Set even where the conditions are not known: denials behind it must not be taken for whole.
             self._fronted = True
@@ -206,7 +210,7 @@ class _Rules:
         if (
             rule.pattern == r"^index\.php(?:/(.*)|$)"
             and rule.target == "%{ENV:BASE}/$1"
-            and rule.flags <= {"r=301", "l"}
+            and rule.flags <= {"r=301", "r=308", "l"}
         ):
             return harmless("The same page is shown at both addresses.")
         return None
@@ -312,9 +316,18 @@ def _either(rule: _Rule) -> bool:
 
 
 def _is_not_itself(words: tuple[str, ...]) -> bool:
-    if len(words) != 2 or words[0] != "%{REQUEST_URI}":
+    """Of a front controller: it spares itself, or icons that a browser asks for by itself."""
+    if words == ("%{REQUEST_URI}", r"!^/(favicon\.ico|apple-touch-icon.*\.png)$", "[NC]"):
+        return True
+    known = (r"!^/index\.php", r"!^/index\.php$", "!=/favicon.ico", "!=/index.php")
+    return len(words) == 2 and words[0] == "%{REQUEST_URI}" and words[1] in known
+
+
+def _is_for_trace(rule: _Rule) -> bool:
+    if len(rule.asked) != 1 or rule.pattern not in _EVERYTHING or rule.target != "-":
         return False
-    return words[1] in (r"!^/index\.php", r"!^/index\.php$", "!=/favicon.ico", "!=/index.php")
+    tested, expected, *_ = rule.asked[0]
+    return tested == "%{REQUEST_METHOD}" and expected in _TRACE and rule.flags <= {"f", "l", "last", "r=403", "r=405"}
 
 
 def _plain_http(condition: tuple[str, ...]) -> bool:

@@ -40,9 +40,16 @@ def wished(text: str, situation: Situation) -> list[str]:
         ('<FilesMatch "^(a|b-?c)\\.txt$">\nRequire all denied\n</FilesMatch>', TOP, ["a.txt", "b-c.txt", "bc.txt"]),
         ('<Files ~ "^dump">\nDeny from all\n</Files>', TOP, ["dump*"]),
         ('<FilesMatch "^(\\.env|secret)$">\nRequire all denied\n</FilesMatch>', TOP, [".env", "secret"]),
+        ('<Files ~ "^([\\._]ht|README$)">\nDeny from all\n</Files>', TOP, [".ht*", "_ht*", "README"]),
+        ('<FilesMatch "\\.sw[op]$">\nRequire all denied\n</FilesMatch>', TOP, ["*.swo", "*.swp"]),
         (
             "<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
             "<IfModule !mod_authz_core.c>\nDeny from all\n</IfModule>",
+            INSIDE,
+            ["/a/b"],
+        ),
+        (
+            "<IfVersion < 2.4>\nDeny from all\n</IfVersion>\n<IfVersion >= 2.4>\nRequire all denied\n</IfVersion>",
             INSIDE,
             ["/a/b"],
         ),
@@ -72,11 +79,18 @@ def test_a_denial_is_wished_for_and_translated_where_the_site_has_it(
         "Deny from all\nAllow from env=good",
         "<Limit POST>\nDeny from all\n</Limit>",
         "<RequireAny>\nRequire all denied\n</RequireAny>",
+        "<IfVersion < 2.4>\nDeny from all\n</IfVersion>",
+        "<IfVersion <2.3>\nDeny from all\n</IfVersion>\n<IfVersion >= 2.3>\nRequire all granted\n</IfVersion>",
         "<IfModule !mod_authz_core.c>\nDeny from all\n</IfModule>",
         "Deny from all\n<Files a.jpg>\nAllow from all\n</Files>",
         '<FilesMatch "\\.(sql|log)$">\nRequire all denied\n</FilesMatch>\n<Files a.sql>\nRequire all granted\n</Files>',
         '<FilesMatch "secret">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[a-z]+$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^[a-c]$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^[^ab]$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^[ab]+$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^[\\w]x$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^[ab\\\x03]$">\nRequire all denied\n</FilesMatch>',
         # Characters that stand for `^`, `$` and `.*` in what an expression is written out to.
         '<FilesMatch "^secret\\\x03">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "\\\x02secret$">\nRequire all denied\n</FilesMatch>',
@@ -156,7 +170,7 @@ def test_a_password_for_others_than_the_site_lets_in_blocks(text: str) -> None:
     assert Verdict.BLOCKS in {one.opinion.verdict for one in judge(parse(text), PROTECTED)}
 
 
-piece = st.sampled_from(["a", "b", "\\.", "-", "a?", "(?:ab)?", "(a|b)", "(a|b\\.|)?"])
+piece = st.sampled_from(["a", "b", "\\.", "-", "a?", "[ab]", "[\\.a]", "[.b]?", "(?:ab)?", "(a|b)", "(a|b\\.|)?"])
 text = st.lists(piece, min_size=1, max_size=4).map("".join)
 expression = st.builds(
     lambda begin, texts, end: f"{begin}({'|'.join(texts)}){end}",
