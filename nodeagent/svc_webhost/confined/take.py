@@ -23,7 +23,7 @@ from typing import BinaryIO, Final
 
 if __name__ == "__main__":
     # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
-    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
 from svc_webhost.archives import reading
 from svc_webhost.archives.applications import CONFIGURATIONS

@@ -112,7 +112,7 @@ async def test_what_a_product_denies_is_never_served_and_applied_again_the_site_
         again = await world.applied(imported)
     denied = {each["pattern"] for each in (await world.ada.get(f"/sites/{site['id']}/denied-paths")).json()}
 
-    assert (job["status"], again["status"]) == ("succeeded", "succeeded"), (job, again)
+    assert (job["status"], again["status"]) == ("succeeded", "succeeded"), (job["error"], again["error"])
     assert all(placed(world, site, path) for path in PRIVATE[MAIN])
     assert (site["status"], (await world.site(MAIN))["status"]) == ("active", "active")
     assert denied == {f"/wp-content/{name}" for name in ("updraft", "uploads/wc-logs", "uploads/woocommerce_uploads")}
