@@ -105,7 +105,7 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
 
             # Live, and how far it is while the other node is at it
             await page.press("Migrate")
-            await page.shows("It goes on running while it moves")
+            await page.shows("Live migration: it keeps running")
             beta.free = trio.Event()
             await page.press("Migrate")
             await page.until("!!document.querySelector('main p progress')")
@@ -120,7 +120,7 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
             await page.until("!document.querySelector('main progress')")
             await page.press("Migrate")
             await page.shows("alpha, with a restart")
-            await page.shows("Its guest is shut down in order")
+            await page.shows("Its guest is shut down, and started")
             await page.shows("cdrom: there is an ISO in its drive")
             await page.press("Migrate")
             await is_on(page, "alpha", "running")

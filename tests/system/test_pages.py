@@ -282,7 +282,7 @@ async def test_a_person_looks_after_networks_addresses_groups_and_allowances() -
             await row_says(page, "first", "no allowance")
             await page.press("Nodes")
             await page.press("alpha")
-            await page.shows("The host has what the records say.")
+            await page.shows("The host agrees with the records.")
         await page.until("document.querySelector('main .head .badge')?.innerText === 'offline'")
         await page.press("first")
         await press_in_row(page, "198.51.100.6", "Detach")

@@ -72,7 +72,7 @@ async function putFile<T>(path: string, file: File, sent: (bytes: number) => voi
     request.send(file);
   });
   tell("PUT", request.status);
-  if (!request.status) throw new ApiError(0, "unavailable", "The file was not sent: the connection broke off.", "Send it again.");
+  if (!request.status) throw new ApiError(0, "unavailable", "The file was not sent: the connection was lost.", "Send it again.");
   return answered<T>(request.status, request.getResponseHeader("Content-Type"), request.responseText);
 }
 
@@ -90,7 +90,7 @@ async function reach(url: string, request: RequestInit, attempts: number): Promi
       if (error instanceof DOMException && error.name === "AbortError") throw error;
       if (attempt >= attempts) {
         tell(request.method as Method, 0);
-        const hint = answer && request.method !== "GET" ? "What was asked may have been done: look first." : "It may be restarting.";
+        const hint = answer && request.method !== "GET" ? "The request may have been carried out: check first." : "It may be restarting.";
         throw new ApiError(0, "unavailable", "The service cannot be reached.", hint);
       }
       await new Promise((resolve) => setTimeout(resolve, attempt * RETRY_MILLISECONDS));

@@ -175,7 +175,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
     </header>
     ${
       me.impersonation
-        ? html`<p class="banner">Support session inside this account: it can look, not act.
+        ? html`<p class="banner">Impersonation of this account: read-only.
       <button @click=${endImpersonation}>End impersonation</button></p>`
         : nothing
     }

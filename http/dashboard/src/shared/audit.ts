@@ -29,7 +29,7 @@ function exportEntries(chosen: Values): void {
   const field = (name: string, label: string, more: Partial<Field> = {}): Field => ({ name, label, value: chosen[name] ?? "", ...more });
   ask({
     title: "Export the audit log",
-    text: "Every entry that is like this, one a line as JSON, the oldest first. What is left empty chooses nothing.",
+    text: "All matching entries, one a line as JSON, oldest first. Empty fields match everything.",
     fields: [
       field("actor", "Who", { placeholder: "an address" }),
       field("operation", "Operation", { placeholder: "by its name" }),
@@ -74,8 +74,8 @@ export function days(query: Values): Values {
 function verify(): void {
   ask({
     title: "Verify the audit log",
-    text: "Every row and every archive is read, and the first that is not as it was sealed is named.",
-    fields: [{ name: "digest", label: "A digest of its log", hint: "one that was kept elsewhere; it has to be that of a seal" }],
+    text: "Every row and every archive is checked against its seal; the first difference is shown.",
+    fields: [{ name: "digest", label: "A digest of its log", hint: "stored elsewhere before; it must belong to a seal" }],
     action: "Verify",
     submit: async (values) => {
       let query: Record<string, string> = given(values, ["digest"]);

@@ -35,7 +35,7 @@ async function compare(bytes: Uint8Array<ArrayBuffer>, sum: string): Promise<voi
 }
 
 function damaged(): ApiError {
-  return new ApiError(0, "invalid", "A part of the file did not arrive whole; nothing was saved.", "Try again.");
+  return new ApiError(0, "invalid", "A part of the file arrived incomplete; nothing was saved.", "Try again.");
 }
 
 /** Give the browser a file that was put together here. */

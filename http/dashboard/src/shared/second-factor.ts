@@ -18,14 +18,14 @@ const PASSWORD: Field = {
 
 /** The secret of a new authenticator, as a QR code, a link and text. */
 export function authenticatorSecret(enrolment: Enrolment): TemplateResult {
-  return html`<p>Have your authenticator read this, open <a href=${enrolment.url}>the link</a> on the device that it is on, or type the
+  return html`<p>Scan this with your authenticator, open <a href=${enrolment.url}>the link</a> on the device that it is on, or type the
       secret. It is shown this once.</p>
     <img class="qr" src=${enrolment.qr_code} alt="QR code of the secret below">
     ${secret(enrolment.secret)}`;
 }
 
 export function recoveryCodes(codes: string[]): TemplateResult {
-  return html`<p>Each of these codes signs in once, where the authenticator is lost. They are shown this once: print them, or keep
+  return html`<p>Each of these codes signs in once, if you lose the authenticator. They are shown this once: print them, or keep
       them where your passwords are.</p>
     ${secret(codes.join("\n"))}`;
 }
@@ -63,7 +63,7 @@ export function accountView(me: Person & { name: string }): View {
   const disable = () =>
     ask({
       title: "Disable the second factor",
-      text: "From then on your password alone signs in.",
+      text: "From then on you sign in with your password only.",
       fields: [PASSWORD, CODE],
       action: "Disable",
       dangerous: true,

@@ -46,7 +46,7 @@ function codeStep({ pending, enrolment }: CodeNeeded, done: () => void): View {
     "Sign in with a code",
     "Sign in",
     enrolment
-      ? html`<p class="quiet">Administrators sign in with a code as well here.</p>${authenticatorSecret(enrolment)}`
+      ? html`<p class="quiet">Administrators need a second factor here.</p>${authenticatorSecret(enrolment)}`
       : html`<p class="quiet">Type the code that your authenticator shows, or one of your recovery codes. <a href="#/" @click=${again}>Back</a></p>`,
     [CODE],
     async (values) => {

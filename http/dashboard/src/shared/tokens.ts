@@ -33,7 +33,7 @@ export function tokensView(scopes: { value: string; label: string }[], person?: 
   const revoke = (token: Token) =>
     ask({
       title: `Revoke ${token.name}?`,
-      text: "Programs that use it are refused from now on, and consoles it opened are closed.",
+      text: "Programs that use it are refused at once, and consoles opened with it are closed.",
       action: "Revoke",
       dangerous: true,
       submit: async () => {

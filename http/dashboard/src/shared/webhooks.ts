@@ -103,7 +103,7 @@ export function endpointView<E extends Endpoint>(webhooks: Webhooks<E>, id: stri
     }, done);
   const test = () => acting(() => api.post(`${path}/test`), webhooks.tested);
   const replay = (one: Delivery) =>
-    acting(() => api.post(`${path}/deliveries/${one.id}/replay`), "It is sent again, under the same delivery id.");
+    acting(() => api.post(`${path}/deliveries/${one.id}/replay`), "It was sent again, with the same delivery id.");
   const toggle = (now: E) => acting(() => api.patch(path, { enabled: !now.enabled }));
   return {
     get title() {
@@ -182,7 +182,7 @@ function rotate(path: string, rotated: () => Promise<unknown>): void {
 function remove<E extends Endpoint>(webhooks: Webhooks<E>, endpoint: E): void {
   ask({
     title: "Delete the webhook?",
-    text: `${endpoint.url} gets nothing from now on, and its delivery history is deleted.`,
+    text: `${endpoint.url} gets no events from now on, and its delivery history is deleted.`,
     action: "Delete",
     dangerous: true,
     submit: async () => {

@@ -53,7 +53,7 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
         expect(tabs.get_by_role("link", name="Domains")).to_be_visible()
         expect(tabs.get_by_role("link", name="Members")).to_have_count(0)
         browser.follow("Domains")
-        browser.shows("No path is sent elsewhere")
+        browser.shows("No redirects")
         expect(browser.page.get_by_role("button", name="Create redirect")).to_have_count(0)
 
     def owner_again(browser: Browser) -> None:

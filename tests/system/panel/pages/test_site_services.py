@@ -78,7 +78,7 @@ async def test_a_scheduled_task_is_added_changed_and_deleted(panel: PanelPages) 
         expect(task).to_contain_text("0 4 * * *")
         task.get_by_role("button", name="Delete").click()
         browser.press("Delete")
-        browser.shows("Nothing is done by itself yet.")
+        browser.shows("No scheduled tasks.")
 
     await panel.browse(visit)
 

@@ -18,11 +18,11 @@ const WEBHOOKS: Webhooks<AlertWebhook> = {
   silent: true,
   empty: "No webhook receives alerts. A receiver is an https:// URL that each alert is sent to, signed.",
   events: ({ least }) => LEAST.find((each) => each.value === least)?.label ?? least,
-  tested: "A test is on its way, about no alert.",
+  tested: "A test was sent; it is about no alert.",
   add: (added) =>
     ask({
       title: "Create webhook",
-      text: "It gets the open alerts, and each alert when it opens, is acknowledged or closes.",
+      text: "It gets all open alerts, and each alert when it opens, is acknowledged or closes.",
       action: "Create",
       fields: wishes(),
       submit: async (values) => {

@@ -91,7 +91,7 @@ export function backupFilesView(machineId: string, backupId: string): View {
     if (task && isOpen(task)) return html`<p class="wide"><a href="#/tasks/${task.id}">${task.op}</a> ${progress(task)}</p>`;
     return html`${failure(opening?.error ?? null)}
       ${task?.status === "failed" || task?.status === "cancelled" ? html`<p class="failure" role="alert">${task.error_message ?? task.message}</p>` : nothing}
-      <p class="empty">The files of this backup are not open. Opening it takes as long as a restoration; the machine is left as it is.</p>
+      <p class="empty">The files of this backup are not open. Opening takes as long as a restoration; the machine is not affected.</p>
       <p><button class="primary" @click=${() => void attempt(openFiles)}>Open files</button></p>`;
   };
 
@@ -191,7 +191,7 @@ function volumes(machineId: string, backupId: string, shown: BackupFolder): Frag
 
 function pages(shown: BackupFolder, turn: (offset: number) => void): Fragment {
   const end = shown.offset + shown.entries.length;
-  const more = shown.cut ? html` <span class="quiet">The folder has more than are looked at.</span>` : nothing;
+  const more = shown.cut ? html` <span class="quiet">The folder has more entries than can be listed.</span>` : nothing;
   if (shown.offset === 0 && end >= shown.total) return more;
   return html`<p>${shown.offset + 1} to ${end} of ${shown.total.toLocaleString()}
     ${shown.offset > 0 ? html`<button @click=${() => turn(Math.max(0, shown.offset - 1000))}>Before</button>` : nothing}

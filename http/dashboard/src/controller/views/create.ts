@@ -32,7 +32,7 @@ async function form(me: Me): Promise<void> {
   ]);
   const ready = made(images);
   if (!ready.length) {
-    note("There is no image to make a machine from yet: refresh the catalogue, or upload one.", true);
+    note("There is no image yet: refresh the catalogue, or upload one.", true);
     return;
   }
   const key = crypto.randomUUID();
@@ -72,7 +72,7 @@ async function form(me: Me): Promise<void> {
       kind: "select",
       value: initial,
       options: systems(ready),
-      hint: "from an ISO it is installed by you, on its console",
+      hint: "with an ISO, install it on its console",
     },
     {
       name: "plan_id",
@@ -99,7 +99,7 @@ async function form(me: Me): Promise<void> {
             label: "Node",
             kind: "select" as const,
             options: [
-              { value: "", label: "where there is room" },
+              { value: "", label: "automatic" },
               ...nodes.filter((node) => node.state === "online").map((node) => ({ value: node.id, label: node.name })),
             ],
           },

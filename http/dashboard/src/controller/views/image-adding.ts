@@ -8,13 +8,13 @@ import type { Image } from "../model";
 import { named } from "./platform";
 
 const KINDS = [
-  { value: "disk", label: "a disk that machines are made from" },
+  { value: "disk", label: "a disk image for machines" },
   { value: "iso", label: "an ISO for CD-ROM drives" },
   { value: "rescue", label: "a rescue system" },
 ];
 const SOURCES = [
-  { value: "url", label: "an address, from which nodes fetch it" },
-  { value: "file", label: "a file of this computer, sent next" },
+  { value: "url", label: "a URL, from which nodes fetch it" },
+  { value: "file", label: "a file of this computer, uploaded next" },
 ];
 const SYSTEMS = [
   { value: "linux", label: "Linux or another Unix" },
@@ -31,7 +31,7 @@ const TPMS = [
   { value: "2.0", label: "TPM 2.0, with a UEFI" },
 ];
 /** BIOS and no TPM, but of a Windows a UEFI with Secure Boot and a TPM. */
-const BY_SYSTEM = [{ value: "", label: "as its system needs" }];
+const BY_SYSTEM = [{ value: "", label: "default of its system" }];
 
 export function addImage(done: () => Promise<void>): void {
   ask({
@@ -61,13 +61,13 @@ function fields(values: Values): Field[] {
     { name: "kind", label: "It is", kind: "select", options: KINDS },
     { name: "source", label: "Its file comes from", kind: "select", options: SOURCES },
     { name: "name", label: "Name", required: true, placeholder: "Debian 12 with our tools" },
-    { name: "slug", label: "Short name", required: true, placeholder: "debian-12-tools", hint: "what orders call it" },
+    { name: "slug", label: "Short name", required: true, placeholder: "debian-12-tools", hint: "its name in orders" },
     { name: "distribution", label: "Distribution", required: true, placeholder: "debian" },
     { name: "release", label: "Release", required: true, placeholder: "12" },
     ...(fetched
       ? [
           { name: "url", label: "Address", required: true, placeholder: "https://images.example.com/debian-12.qcow2" },
-          { name: "digest", label: "SHA-256 or SHA-512", required: true, hint: "in hex; a file with another one is refused" },
+          { name: "digest", label: "SHA-256 or SHA-512", required: true, hint: "in hex; a file with another digest is refused" },
         ]
       : []),
     { name: "os_family", label: "System", kind: "select", options: SYSTEMS },
@@ -89,7 +89,7 @@ function ofADisk(): Field[] {
 export function changePlatform(image: Image, done: () => Promise<void>): void {
   ask({
     title: `What machines of ${image.name} have`,
-    text: "Those that are made from now on; the others keep what they have.",
+    text: "For machines created from now on; existing machines keep theirs.",
     fields: [
       { name: "firmware", label: "Firmware", kind: "select", value: image.firmware, options: FIRMWARES },
       { name: "tpm", label: "TPM", kind: "select", value: image.tpm, options: TPMS },
@@ -115,7 +115,7 @@ export function itsFile(image: Image, done: () => Promise<void>): Fragment {
     const input = event.target as HTMLInputElement;
     const file = input.files?.[0];
     input.value = "";
-    if (file) void attempt(() => sent(image, file, done), `The file of ${image.name} is there.`);
+    if (file) void attempt(() => sent(image, file, done), `The file of ${image.name} was created.`);
   }}></label>`;
 }
 

@@ -68,14 +68,14 @@ async function bring(image: Image): Promise<void> {
     const nodes = await firstOf<Node>("/nodes");
     ask({
       title: `Pull ${image.name} to a node`,
-      text: nodes.length ? "Its file is fetched and checked now, ahead of the first machine." : "There is no node yet.",
+      text: nodes.length ? "The node fetches and checks its file now, before the first machine needs it." : "There is no node yet.",
       fields: nodes.length
         ? [{ name: "node_id", label: "Node", kind: "select", options: nodes.map((node) => ({ value: node.id, label: node.name })) }]
         : [],
       action: nodes.length ? "Pull" : "",
       submit: async (values) => {
         await api.post(`/images/${image.id}/pull`, { node_id: values["node_id"] });
-        note(`${image.name} is on its way; its task says how far it is.`);
+        note(`${image.name} is being fetched; its task shows the progress.`);
       },
     });
   });

@@ -42,7 +42,7 @@ function row(machine: Machine | null, backup: Backup): TemplateResult {
 function backUp(machine: Machine): void {
   ask({
     title: `Back up ${machine.name}`,
-    text: "Its disks are copied while it goes on. It takes no other order until then, but a forced stop, which ends the backup.",
+    text: "Its disks are copied while it runs. Until then it accepts no other order except a forced stop, which ends the backup.",
     action: "Back up",
     submit: async () => void (await api.post(`/vms/${machine.id}/backups`)),
   });
@@ -51,7 +51,7 @@ function backUp(machine: Machine): void {
 function restore(machine: Machine, backup: Backup): void {
   ask({
     title: "Restore this backup",
-    text: "What the machine's disks hold now is lost, and with it its snapshots.",
+    text: "The present content of the machine's disks is lost, and its snapshots with it.",
     action: "Restore",
     dangerous: true,
     typed: machine.name,

@@ -23,7 +23,7 @@ async function insert(machine: Machine): Promise<void> {
   }
   ask({
     title: `Insert an ISO into the drive of ${machine.name}`,
-    text: "A guest that runs sees it at once. It stays until it is ejected.",
+    text: "A running guest sees it at once. It stays inserted until it is ejected.",
     fields: [
       {
         name: "image_id",
@@ -43,7 +43,7 @@ async function insert(machine: Machine): Promise<void> {
 function eject(machine: Machine): void {
   ask({
     title: `Empty the drive of ${machine.name}`,
-    text: "Also where its guest has it mounted. The machine boots its disk from its next start on.",
+    text: "Even if the guest has mounted it. The machine boots its disk from its next start on.",
     action: "Eject",
     submit: async () => void (await api.delete(`/vms/${machine.id}/iso`)),
   });

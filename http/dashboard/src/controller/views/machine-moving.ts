@@ -6,9 +6,9 @@ import type { Machine, Me, MigrationTarget } from "../model";
 
 const MODES = { live: "live", restart: "with a restart", offline: "while it is off" } as const;
 const MEANS = {
-  live: "It goes on running while it moves. Sessions at its console end.",
+  live: "Live migration: it keeps running. Console sessions end.",
   restart:
-    "Its guest is shut down in order, and started on the other node once its disk is there. One that does not obey stays where it is, running.",
+    "Its guest is shut down, and started on the other node once its disk is there. A guest that does not shut down keeps running where it is.",
   offline: "Its disks are copied, and it stays off.",
 } as const;
 

@@ -35,14 +35,14 @@ function buttons(me: Me, vm: Owned, networking: Resource<MachineNetworking>): Te
 /** What is unusual: the host is behind, or the machine is held back. */
 function standing(now: MachineNetworking): Fragment {
   return html`
-    ${now.isolated ? html`<p class="failure" role="alert">Cut off. ${now.isolated_reason ?? "Its host carries no traffic for it."}</p>` : nothing}
+    ${now.isolated ? html`<p class="failure" role="alert">Cut off. ${now.isolated_reason ?? "Its host blocks its traffic."}</p>` : nothing}
     ${
       now.status === "failed"
         ? html`<p class="failure" role="alert">Its host could not do this: ${now.error ?? "no reason was given."}
-      <br><span class="quiet">What was in force before is in force still. It is tried again by itself.</span></p>`
+      <br><span class="quiet">The previous network still applies. The change is retried automatically.</span></p>`
         : nothing
     }
-    ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "The change is recorded; its host gets it as soon as it can be reached."}</p>` : nothing}`;
+    ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "The change is recorded; its host gets it as soon as it is online."}</p>` : nothing}`;
 }
 
 function limits(now: MachineNetworking): TemplateResult {
@@ -167,7 +167,7 @@ async function chooseGroups(vm: Owned, networking: Resource<MachineNetworking>):
   if (!groups.length) {
     ask({
       title: `Security groups of ${vm.name}`,
-      text: html`There are no security groups yet. Make one under <a href="#/security-groups">Security groups</a>.`,
+      text: html`There are no security groups yet. Create one under <a href="#/security-groups">Security groups</a>.`,
       action: "Close",
       submit: async () => {},
     });
@@ -175,7 +175,7 @@ async function chooseGroups(vm: Owned, networking: Resource<MachineNetworking>):
   }
   ask({
     title: `Security groups of ${vm.name}`,
-    text: "Several groups add up; where one drops what another accepts, it is dropped. In no group, nothing is filtered.",
+    text: "Groups add up; a drop wins over an accept. Without a group nothing is filtered.",
     fields: [
       {
         name: "group",

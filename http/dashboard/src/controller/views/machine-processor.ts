@@ -5,10 +5,10 @@ import { ask, type Fragment } from "../../shared/ui";
 import type { Machine, Me } from "../model";
 
 const MODES = [
-  { value: "default", label: "default: as the node gives to every machine" },
+  { value: "default", label: "default: the node's default" },
   { value: "host-model", label: "host-model: a named model near the host's" },
   { value: "host-passthrough", label: "host-passthrough: the host's own" },
-  { value: "maximum", label: "maximum: all that the hypervisor can show" },
+  { value: "maximum", label: "maximum: all features of the hypervisor" },
   { value: "baseline", label: "baseline: x86-64-v2, on any host" },
 ];
 
@@ -30,7 +30,7 @@ function choose(machine: Machine): void {
   ask({
     title: `Processor of ${machine.name}`,
     text: runs
-      ? "The guest keeps its processor until it is stopped and started. A restart shuts it down in order; a guest that does not obey within three minutes is left running, unchanged."
+      ? "The guest keeps its processor until it is stopped and started. A restart shuts it down first; a guest that does not shut down within three minutes keeps running, unchanged."
       : "The guest has it when it is started.",
     fields: [
       { name: "cpu_mode", label: "Processor", kind: "select", value: next_mode ?? mode, options: MODES },

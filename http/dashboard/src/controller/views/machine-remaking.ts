@@ -17,7 +17,7 @@ export function remakingButtons(me: Me, machine: Machine): Fragment {
 /** Customers choose a plan; administrators and staff may give sizes as well. */
 async function resize(me: Me, machine: Machine): Promise<void> {
   const plans = (await firstOf<Plan>("/plans")).filter((plan) => plan.enabled && plan.disk_gib >= machine.disk_gib);
-  const sizes = me.role === "customer" ? [] : [{ value: "", label: "sizes of its own, with the plan that it has" }];
+  const sizes = me.role === "customer" ? [] : [{ value: "", label: "own sizes, with its present plan" }];
   const options = [
     ...sizes,
     ...plans.map((plan) => ({ value: plan.id, label: `${plan.name}: ${plan.vcpus} × ${size(plan.memory_mib)}, ${plan.disk_gib} GiB` })),
@@ -50,8 +50,8 @@ async function resize(me: Me, machine: Machine): Promise<void> {
     title: `Resize ${machine.name}`,
     text:
       machine.status === "running"
-        ? "A larger disk is there at once. Other processors or memory take a restart: the guest is shut down in order, and left running and unchanged if it does not obey within 90 seconds."
-        : "The disk only grows. The guest has the new size when it is started.",
+        ? "A larger disk is available at once. Processors and memory need a restart: the guest is shut down; if it does not shut down within 90 seconds, it keeps running, unchanged."
+        : "The disk can only grow. The guest gets the new size at its next start.",
     fields: (values) => [
       { name: "plan_id", label: "Plan", kind: "select", value: initial, options },
       ...(plan(values) ? [] : own),
@@ -78,14 +78,14 @@ async function reinstall(machine: Machine): Promise<void> {
   const fromIso = (values: Values) => isIso(all, values["image_id"] || machine.image_id);
   const key = crypto.randomUUID();
   const access: Field[] = [
-    { name: "password", label: "Make up a password, and show it once", kind: "checkbox", value: "on" },
+    { name: "password", label: "Generate a password, and show it once", kind: "checkbox", value: "on" },
     { name: "set_password", label: "Password of your own", kind: "password", autocomplete: "new-password" },
     {
       name: "ssh_keys",
       label: "SSH keys",
       kind: "textarea",
       placeholder: "ssh-ed25519 AAAA… one a line",
-      hint: "without keys and a password, it keeps the keys that it has",
+      hint: "without keys and a password, it keeps its present keys",
     },
     {
       name: "user_data",
@@ -96,15 +96,15 @@ async function reinstall(machine: Machine): Promise<void> {
   ];
   ask({
     title: `Reinstall ${machine.name}`,
-    text: "Everything on its disk is lost, and its snapshots and what its UEFI and TPM keep with it. Its name, addresses, size and groups stay, and it starts as on its first day.",
+    text: "Everything on its disk is lost, with its snapshots and the data of its UEFI and TPM. Its name, addresses, size and groups stay.",
     fields: (values) => [
       {
         name: "image_id",
         label: "Image",
         kind: "select",
         value: "",
-        options: [{ value: "", label: `${machine.image_name}, as it is published now` }, ...systems(images)],
-        hint: "from an ISO it is installed by you, on its console",
+        options: [{ value: "", label: `${machine.image_name}, its present version` }, ...systems(images)],
+        hint: "with an ISO, install it on its console",
       },
       ...(fromIso(values) ? [] : access),
     ],

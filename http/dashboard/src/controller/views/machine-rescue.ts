@@ -4,7 +4,7 @@ import { api } from "../../shared/api";
 import { ask, badge, secret, when, type Fragment } from "../../shared/ui";
 import type { Machine } from "../model";
 
-const FORCE = "Stop it at once, as if its plug were pulled, instead of shutting it down";
+const FORCE = "Force it off instead of shutting it down";
 
 export function rescueButton(machine: Machine): Fragment {
   if (machine.status !== "running" && machine.status !== "stopped") return nothing;
@@ -55,7 +55,7 @@ function start(machine: Machine): void {
 function end(machine: Machine): void {
   ask({
     title: `End the rescue of ${machine.name}`,
-    text: "The rescue system is shut down, which unmounts what it has mounted, and the machine boots its own disk again.",
+    text: "The rescue system is shut down, which unmounts its file systems, and the machine boots its own disk again.",
     fields: [{ name: "force", label: FORCE, kind: "checkbox" }],
     action: "End rescue",
     submit: async (values) => void (await api.post(`/vms/${machine.id}/rescue/end`, { force: values["force"] === "on" })),

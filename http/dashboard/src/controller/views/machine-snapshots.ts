@@ -19,7 +19,7 @@ export function machineSnapshots(id: string, machine: () => Machine | null): Par
           table(
             ["Name", "State", "Taken", "File systems", "Restored", ""],
             all.map((each) => row(settled ? now : null, each)),
-            "No snapshots. One keeps what the disks hold now, on the same node, to go back to.",
+            "No snapshots. A snapshot keeps the present content of the disks, on the same node.",
           ),
         )}`;
     },
@@ -40,7 +40,7 @@ function row(machine: Machine | null, snapshot: Snapshot): TemplateResult {
 function take(machine: Machine): void {
   ask({
     title: `Take snapshot of ${machine.name}`,
-    text: "Of its disks, not of its memory. It stays on the machine's node, and ends when the machine is reinstalled or restored from a backup.",
+    text: "It has the disks, not the memory. It stays on the machine's node, and is lost when the machine is reinstalled or restored from a backup.",
     fields: [{ name: "name", label: "Name", required: true, placeholder: "before-upgrade" }],
     action: "Take",
     submit: async (values) => void (await api.post(`/vms/${machine.id}/snapshots`, { name: values["name"] })),
@@ -50,7 +50,7 @@ function take(machine: Machine): void {
 function restore(machine: Machine, snapshot: Snapshot): void {
   ask({
     title: `Restore ${snapshot.name}`,
-    text: "What the machine's disks hold now is lost. The snapshots stay, and so does the size of the disk.",
+    text: "The present content of the machine's disks is lost. The snapshots and the size of the disk stay.",
     action: "Restore",
     dangerous: true,
     typed: machine.name,

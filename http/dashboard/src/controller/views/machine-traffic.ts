@@ -42,7 +42,7 @@ export function allowance(usage: Usage): Fragment {
 }
 
 function consequence(position: MachineTraffic["position"]): string {
-  const counted = position.direction === "both" ? "What it sends and receives counts" : "What it sends counts";
+  const counted = position.direction === "both" ? "Sent and received traffic counts" : "What it sends counts";
   switch (position.action) {
     case "throttle":
       return `${counted}; past the allowance it is held to ${position.throttle_mbps} Mbit/s until the month ends.`;

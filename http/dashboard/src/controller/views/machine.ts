@@ -104,7 +104,7 @@ export function machineView(me: Me, id: string): View {
 function changePolicy(machine: Machine): void {
   ask({
     title: `When ${machine.name} is started again`,
-    text: "After it went off without an order, from the next time on.",
+    text: "Applies when it goes off without an order the next time.",
     fields: [{ name: "restart_policy", label: "Restart", kind: "select", value: machine.restart_policy, options: RESTART_POLICIES }],
     action: "Save",
     submit: async (values) => void (await api.patch(`/vms/${machine.id}`, { restart_policy: values["restart_policy"] })),

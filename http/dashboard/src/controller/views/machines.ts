@@ -88,8 +88,8 @@ export function powerButtons(machine: Machine, short = false): TemplateResult {
         <button @click=${simple("reboot", "Reboot")}>Reboot</button>`
           : nothing
       }
-      ${going ? html`<button class="danger" @click=${typed("force-stop", "Force stop", "Like pulling the plug: what was not written to disk is lost.")}>Force stop</button>` : nothing}
-      ${on ? html`<button class="danger" @click=${typed("reset", "Reset", "Like the reset button: what was not written to disk is lost.")}>Reset</button>` : nothing}
+      ${going ? html`<button class="danger" @click=${typed("force-stop", "Force stop", "Like pulling the plug: data that is not on disk yet is lost.")}>Force stop</button>` : nothing}
+      ${on ? html`<button class="danger" @click=${typed("reset", "Reset", "Like the reset button: data that is not on disk yet is lost.")}>Reset</button>` : nothing}
       ${machine.status !== "deleting" ? html`<button class="danger" @click=${() => remove(machine)}>Delete</button>` : nothing}`
     }`;
 }
@@ -97,10 +97,10 @@ export function powerButtons(machine: Machine, short = false): TemplateResult {
 function remove(machine: Machine): void {
   ask({
     title: `Delete ${machine.name}`,
-    text: "The machine is stopped at once, and its addresses are given back.",
+    text: "The machine is stopped at once, and its addresses are released.",
     fields: [
-      { name: "destroy_disks", label: "Destroy its disk as well; otherwise it is kept as a volume", kind: "checkbox" },
-      { name: "destroy_volumes", label: "Destroy the volumes that it has as well; otherwise they stay", kind: "checkbox" },
+      { name: "destroy_disks", label: "Destroy its disk as well; otherwise it is retained as a volume", kind: "checkbox" },
+      { name: "destroy_volumes", label: "Destroy its volumes as well; otherwise they stay", kind: "checkbox" },
     ],
     action: "Delete",
     dangerous: true,

@@ -18,14 +18,14 @@ export function agentFacts(node: Node): [string, Fragment][] {
 /** Offered where the agent can replace itself, and is not doing so. */
 export function upgradeButton(node: Node): Fragment {
   if (node.agent?.upgrade !== "available" && node.agent?.upgrade !== "failed") return nothing;
-  const upgrade = () => void attempt(() => api.post(`/nodes/${node.id}/upgrade`), "The agent is being replaced. Machines run on.");
+  const upgrade = () => void attempt(() => api.post(`/nodes/${node.id}/upgrade`), "The agent is being upgraded. Machines keep running.");
   return html`<button @click=${upgrade}>Upgrade agent</button>`;
 }
 
 export function upgradeAll(): void {
   ask({
     title: "Upgrade agents",
-    text: "Every node that is online and has another release gets the controller's. Machines run on. The first failure stops the rest.",
+    text: "Every online node with another release gets the controller's. Machines keep running. The first failure stops the rest.",
     fields: [{ name: "at_once", label: "How many at a time", kind: "number", required: true, value: "3" }],
     action: "Upgrade",
     submit: async (values) => {
@@ -37,8 +37,8 @@ export function upgradeAll(): void {
 
 const REMEDIES = {
   current: null,
-  available: "The controller brings another release.",
-  under_way: "A task replaces it, or waits for its turn.",
-  failed: "The last attempt failed, and the agent runs as it was. An alert says why.",
-  by_hand: "It cannot replace itself: run the command for a new node there again, or install the package.",
+  available: "The controller has another release.",
+  under_way: "A task upgrades it, or is queued.",
+  failed: "The last attempt failed, and the agent runs as before. An alert has the reason.",
+  by_hand: "It cannot upgrade itself: run the command for a new node there again, or install the package.",
 } as const;

@@ -12,9 +12,9 @@ export function nodeNetwork(id: string): Part {
     draw: () => html`<h2>Network</h2>
       ${shown(network, (now) =>
         now.probed_at === null
-          ? html`<p class="quiet">The host was not looked at yet.</p>`
+          ? html`<p class="quiet">The host was not compared yet.</p>`
           : html`
-        <p>${badge(now.agrees ? "agrees" : "differs")} ${now.agrees ? "The host has what the records say." : "The host has other than what the records say."}
+        <p>${badge(now.agrees ? "agrees" : "differs")} ${now.agrees ? "The host agrees with the records." : "The host differs from the records."}
           <span class="quiet">Looked at ${when(now.probed_at)}.</span></p>
         ${
           now.differences.length

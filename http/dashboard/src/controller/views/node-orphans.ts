@@ -7,19 +7,19 @@ import { Resource } from "../../shared/resource";
 import { ask, badge, chosen, failure, given, size, table, type Fragment } from "../../shared/ui";
 
 const WHAT = {
-  unknown: "The host has it, and no record knows it.",
-  missing: "There is a record, and the host does not have it.",
-  differing: "The host has other addresses for it, or it was being made.",
+  unknown: "The host has it, but there is no record.",
+  missing: "There is a record, but the host does not have it.",
+  differing: "The host has other addresses for it, or its creation was in progress.",
 } as const;
 const ADOPTED = {
-  unknown: "A record is made of what the host has.",
-  missing: "The record stays: the machine is built again from its disks where they are there.",
-  differing: "The record takes over what the host has.",
+  unknown: "A record is created from the host's data.",
+  missing: "The record stays: the machine is built again from its disks, if they still exist.",
+  differing: "The record takes the host's data.",
 } as const;
 const DISCARDED = {
   unknown: "The machine is deleted from its host.",
   missing: "The record is deleted, and its addresses become free.",
-  differing: "The host is given what the record says.",
+  differing: "The host gets the record's data.",
 } as const;
 
 export function nodeOrphans(id: string): Part {
@@ -75,7 +75,7 @@ async function fieldsOfUnknown() {
     { name: "name", label: "Name", placeholder: "as on the host" },
     {
       name: "image_id",
-      label: "Image that it was made from",
+      label: "Image of the machine",
       kind: "select" as const,
       options: [{ value: "", label: "by its checksum" }, ...options(images.filter((image) => image.kind === "disk"))],
     },
@@ -100,9 +100,7 @@ function discard(orphan: Orphan, done: () => Promise<void>): void {
     text: DISCARDED[orphan.kind],
     ...(orphan.kind === "unknown"
       ? {
-          fields: [
-            { name: "destroy_disks", label: "Destroy its disks", kind: "checkbox" as const, hint: "They are kept aside otherwise." },
-          ],
+          fields: [{ name: "destroy_disks", label: "Destroy its disks", kind: "checkbox" as const, hint: "Otherwise they are retained." }],
         }
       : {}),
     action: "Discard",

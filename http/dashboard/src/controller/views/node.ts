@@ -132,8 +132,8 @@ function firmwares(node: Node): Fragment {
 function drain(node: Node): void {
   ask({
     title: `Drain ${node.name}`,
-    text: "Every machine moves to the emptiest node that can take it, a few at a time; one that runs goes live where it can. Its task says which of them stay, and why.",
-    fields: [{ name: "restart", label: "Restart machines that run and cannot go live; without it they stay", kind: "checkbox" }],
+    text: "Every machine moves to the emptiest node that can take it, a few at a time; running machines migrate live if possible. The task lists machines that stay, with the reason.",
+    fields: [{ name: "restart", label: "Restart running machines that cannot migrate live; otherwise they stay", kind: "checkbox" }],
     action: "Drain",
     submit: (values) => api.post(`/nodes/${node.id}/drain`, { restart: values["restart"] === "on" }),
   });
@@ -142,12 +142,12 @@ function drain(node: Node): void {
 function declareLost(node: Node): void {
   ask({
     title: `Declare ${node.name} lost`,
-    text: `Only if its host will never run again as it was: its certificate is revoked, for good. Its machines can then be
-      deleted without it; their addresses are held until each is freed by force.`,
+    text: `Only if its host will never come back: its certificate is revoked permanently. Its machines can then be
+      deleted without it; their addresses stay reserved until each is forced free.`,
     action: "Declare lost",
     dangerous: true,
     typed: node.name,
-    fields: [{ name: "note", label: "How it is known", required: true }],
+    fields: [{ name: "note", label: "Reason", required: true }],
     submit: (values) => api.post(`/nodes/${node.id}/declare-lost`, { confirm: node.name, note: values["note"] }),
   });
 }

@@ -48,7 +48,7 @@ function actions(person: Person): TemplateResult {
       person.role === "customer" && person.status === "active"
         ? html`<button @click=${withReason(
             `Look inside the account of ${person.email}`,
-            "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
+            "For 30 minutes you see what this person sees, read-only. The audit of both of you records it.",
             "Start",
             "impersonate",
             () => location.replace("/"),
@@ -69,7 +69,7 @@ function actions(person: Person): TemplateResult {
       person.second_factor
         ? html`<button class="danger" @click=${withReason(
             `Disable the second factor of ${person.email}`,
-            "For somebody who has lost it: they are signed out everywhere, and told by mail. Make sure that it is them who asks.",
+            "For somebody who has lost it: they are signed out everywhere, and get a mail. Verify their identity first.",
             "Disable",
             "second-factor/disable",
           )}>Disable second factor</button>`

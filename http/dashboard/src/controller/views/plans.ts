@@ -77,17 +77,17 @@ function changeTraffic(plan: Plan, done: () => Promise<void>): void {
       },
       {
         name: "traffic_action",
-        label: "Past the allowance",
+        label: "Beyond the allowance",
         kind: "select",
         value: last.traffic_action,
         options: options(["report", "report it"], ["throttle", "slow it down"], ["suspend", "cut it off"]),
       },
       {
         name: "traffic_throttle_mbps",
-        label: "Slowed down to, Mbit/s",
+        label: "Throttled to, Mbit/s",
         kind: "number",
         value: last.traffic_throttle_mbps === null ? "" : String(last.traffic_throttle_mbps),
-        hint: "where it is slowed down",
+        hint: "for a throttle",
       },
     ],
     action: "Save",
@@ -121,7 +121,7 @@ const SIZES = ["vcpus", "memory_mib", "disk_gib", "ipv4_count"];
 function change(plan: Plan, done: () => Promise<void>): void {
   ask({
     title: `Change ${plan.name}`,
-    text: "Machines that have the plan keep the sizes they were made with; how many IPv4 addresses they may have changes at once.",
+    text: "Existing machines keep their sizes; their number of IPv4 addresses changes at once.",
     wide: true,
     fields: [{ name: "name", label: "Name", required: true, value: plan.name }, ...sizes(plan)],
     action: "Save",

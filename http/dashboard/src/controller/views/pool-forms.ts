@@ -30,7 +30,7 @@ export function changeNetwork(network: Network, done: Done): void {
       { name: "mtu", label: "MTU", kind: "number", required: true, value: String(network.mtu) },
       ...(network.default
         ? []
-        : [{ name: "default", label: "New machines are on it, in place of the present default", kind: "checkbox" as const }]),
+        : [{ name: "default", label: "New machines are on it, instead of the present default", kind: "checkbox" as const }]),
     ],
     action: "Save",
     submit: async (values) => {
@@ -46,7 +46,7 @@ export function changeNetwork(network: Network, done: Done): void {
 export function removeNetwork(network: Network, done: Done): void {
   ask({
     title: `Delete ${network.name}?`,
-    text: "Refused while an address of it is held, or a machine has a NIC on it.",
+    text: "Refused while one of its addresses is in use, or a machine has a NIC on it.",
     action: "Delete",
     dangerous: true,
     submit: async () => {
@@ -88,7 +88,7 @@ export async function changePool(pool: Pool, done: Done): Promise<void> {
     fields: [
       { name: "name", label: "Name", required: true, value: pool.name },
       ...poolFields(pool, locations, nodes),
-      { name: "enabled", label: "Give out addresses", kind: "checkbox", value: pool.enabled ? "on" : "" },
+      { name: "enabled", label: "Allocate addresses", kind: "checkbox", value: pool.enabled ? "on" : "" },
     ],
     action: "Save",
     submit: async (values) => {
@@ -140,10 +140,10 @@ function poolFields(pool: Pool | null, locations: Named[], nodes: Node[]): Field
       label: "Prefix length in the guest",
       kind: "number",
       value: pool ? String(pool.guest_prefix_len) : "",
-      placeholder: "as the mode has it",
+      placeholder: "default of the mode",
     },
-    { name: "range_start", label: "First address given out", value: pool?.range_start ?? "", placeholder: "the first usable" },
-    { name: "range_end", label: "Last address given out", value: pool?.range_end ?? "", placeholder: "the last usable" },
+    { name: "range_start", label: "First allocated address", value: pool?.range_start ?? "", placeholder: "the first usable" },
+    { name: "range_end", label: "Last allocated address", value: pool?.range_end ?? "", placeholder: "the last usable" },
     ...(pool
       ? []
       : [{ name: "prefix_len", label: "Prefix of each machine", kind: "number" as const, placeholder: "64", hint: "IPv6 only" }]),
@@ -179,7 +179,7 @@ function poolValues(values: Values) {
 export function reserve(pool: Pool, done: Done): void {
   ask({
     title: `Reserve addresses of ${pool.name}`,
-    text: "No machine is given them until the reservation is removed.",
+    text: "No machine gets them until the reservation is removed.",
     fields: [
       { name: "ip", label: "Address", required: true },
       { name: "range_end", label: "Last address, for a range" },
@@ -197,7 +197,7 @@ export function reserve(pool: Pool, done: Done): void {
 export function block(pool: Pool, done: Done): void {
   ask({
     title: `Block an address of ${pool.name}`,
-    text: "It is given to no machine until it is unblocked. Refused while a machine holds it.",
+    text: "No machine gets it until it is unblocked. Refused while a machine holds it.",
     fields: [
       { name: "ip", label: "Address", required: true },
       { name: "note", label: "Why", required: true },

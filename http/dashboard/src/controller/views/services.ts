@@ -155,7 +155,7 @@ function terminate(service: Service, again: Again): void {
   ask({
     title: `Terminate ${service.external_ref}`,
     text: "Its machine is deleted for good. The billing system is not notified and may go on billing.",
-    fields: [{ name: "destroy_disks", label: "Destroy the disk as well; otherwise it is kept as a volume", kind: "checkbox" }],
+    fields: [{ name: "destroy_disks", label: "Destroy the disk as well; otherwise it is retained as a volume", kind: "checkbox" }],
     action: "Terminate",
     dangerous: true,
     typed: service.external_ref,

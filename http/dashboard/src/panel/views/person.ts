@@ -97,7 +97,7 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
   const disableCode = () =>
     order("person.disable_second_factor", {
       title: `Disable the second factor of ${now.email}`,
-      text: "For somebody who has lost it: they are signed out everywhere. Make sure that it is them who asks.",
+      text: "For somebody who has lost it: they are signed out everywhere. Verify their identity first.",
       action: "Disable",
       dangerous: true,
       known,
@@ -159,7 +159,7 @@ function tokensTable(all: Token[], tokens: Resource<Page<Token>>): TemplateResul
   const revoke = (token: Token) =>
     order("token.delete", {
       title: `Revoke ${token.name}?`,
-      text: "Programs that use it are refused from now on.",
+      text: "Programs that use it are refused at once.",
       action: "Revoke",
       dangerous: true,
       known: { id: token.id },

@@ -36,7 +36,7 @@ export function siteDatabases(site: Site, viewer: Viewer): SitePart {
         table(
           ["Name", "Engine", "May use", ""],
           page.items.map((user) => userRow(user, databases.value?.items ?? [], viewer)),
-          "Nobody may use a database of this site yet.",
+          "No database users yet.",
         ),
       )}
       ${shown(exports, (page) => {
@@ -94,7 +94,7 @@ function create(site: Site): void {
     action: "Create",
     known: { site_id: site.id },
     wishes: { user: { label: "With a user called", hint: "Its password is shown once. Left empty, there is none yet." } },
-    done: ({ database, login }) => (login ? shownOnce(login, database) : void note(`${database.name} is there.`)),
+    done: ({ database, login }) => (login ? shownOnce(login, database) : void note(`${database.name} was created.`)),
   });
 }
 
@@ -138,7 +138,7 @@ function load(database: Database): void {
 function remove(database: Database): void {
   order("database.delete", {
     title: `Delete ${database.name}`,
-    text: "With all that it holds, for good.",
+    text: "With all its content, permanently.",
     action: "Delete",
     dangerous: true,
     known: { id: database.id },
@@ -182,7 +182,7 @@ function revoke(user: DatabaseUser, grant: DatabaseUser["grants"][number]): void
 function resetPassword(user: DatabaseUser): void {
   ask({
     title: `Reset the password of ${user.name}`,
-    text: "The one before is refused at once.",
+    text: "The old password stops working at once.",
     action: "Reset",
     dangerous: true,
     submit: async () => shownOnce(await api.post<DatabaseSecret>(`/database-users/${user.id}/password`)),

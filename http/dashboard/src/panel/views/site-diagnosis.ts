@@ -43,7 +43,7 @@ export function siteDiagnosis(site: Site, { may }: Viewer): SitePart {
 function repair(site: Site, check: SiteCheck): void {
   order<Job>("site.repair", {
     title: `Repair ${site.domain}?`,
-    text: `${NAMES[check.name]}: repaired from its record, then checked again. Visitors notice nothing.`,
+    text: `${NAMES[check.name]}: repaired from its record, then checked again. Visitors are not affected.`,
     action: "Repair",
     known: { id: site.id, repair: check.name },
     done: (job) => location.assign(`#/jobs/${job.id}`),

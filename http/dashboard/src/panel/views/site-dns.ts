@@ -42,9 +42,9 @@ export function siteDns(site: Site, viewer: Viewer): SitePart {
 const DELEGATIONS: Record<SiteDns["delegation"]["state"], [string, string]> = {
   here: ["ok", "This zone is delegated to this server."],
   partly: ["differs", "This zone is delegated to this server and to others."],
-  elsewhere: ["missing", "The world is sent elsewhere for this zone: what is written here is not seen yet."],
-  nowhere: ["missing", "Nobody is sent anywhere for this zone yet."],
-  unknown: ["unknown", "The servers above this zone could not be asked."],
+  elsewhere: ["missing", "This zone is delegated elsewhere: these records are not visible yet."],
+  nowhere: ["missing", "This zone is not delegated yet."],
+  unknown: ["unknown", "The parent's name servers did not answer."],
 };
 
 function delegation({ zone, delegation: { state, nameservers, expected, advice, problem } }: SiteDns): TemplateResult {
@@ -72,7 +72,7 @@ function records(site: Site, { records: all, zone }: SiteDns, { may }: Viewer): 
             ${may("dns.delete") ? html`<button class="danger" @click=${() => remove(site, record)}>Delete</button>` : nothing}`
       }</td></tr>`,
     ),
-    "No records yet. Point the site here, and it has the addresses of this server; or add them one by one.",
+    "No records yet. Point the site here to add the addresses of this server, or create records one by one.",
   );
 }
 
@@ -130,7 +130,7 @@ function remove(site: Site, record: DnsRecord): void {
 function point(site: Site): void {
   order<DnsPoint>("dns.point", {
     title: `Point ${site.domain} here?`,
-    text: "The records of its names are set to the addresses of this server; those that led elsewhere are replaced.",
+    text: "The address records of its domains are replaced by the addresses of this server.",
     action: "Point here",
     known: { id: site.id },
     done: pointed,

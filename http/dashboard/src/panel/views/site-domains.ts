@@ -17,7 +17,7 @@ export function siteDomains(site: Site, viewer: Viewer): SitePart {
 function names(site: Site, { may }: Viewer): SitePart {
   return rows<SiteDomain>({
     title: "Domains",
-    text: "The site answers for each of them. The primary one is what it is called by here, and in its certificate.",
+    text: "The site answers at each of them. The primary domain is its name here.",
     path: `/sites/${site.id}/domains`,
     heads: ["Name", "", ""],
     buttons: (now) => (may("domain.add") ? html`<button class="primary" @click=${() => add(now)}>Add domain</button>` : nothing),
@@ -41,7 +41,7 @@ function names(site: Site, { may }: Viewer): SitePart {
 function add(site: Site): void {
   order("domain.add", {
     title: `Add a domain to ${site.domain}`,
-    text: "Its DNS has to lead to this server; a certificate for it is ordered by itself.",
+    text: "Its DNS has to point to this server; a certificate is ordered automatically.",
     action: "Add",
     known: { id: site.id },
     wishes: { name: { placeholder: "www.example.org" }, redirect_to_primary: { label: `Redirect its visitors to ${site.domain}` } },
@@ -51,7 +51,7 @@ function add(site: Site): void {
 function makePrimary(domain: SiteDomain): void {
   order("domain.update", {
     title: `Make ${domain.name} the primary domain?`,
-    text: "The one before stays a name of the site.",
+    text: "The present primary domain stays a domain of the site.",
     action: "Make primary",
     known: { id: domain.id, primary: true },
     fields: [],
@@ -89,7 +89,7 @@ function redirects(site: Site, { may }: Viewer): SitePart {
     ) => html`<tr><td class="mono">${redirect.path}${redirect.below ? html` <span class="quiet">and below</span>` : nothing}</td>
       <td class="mono">${redirect.target}</td><td>${redirect.status}</td>
       <td class="act">${may("redirect.delete") ? html`<button class="danger" @click=${() => removeRedirect(redirect)}>Delete</button>` : nothing}</td></tr>`,
-    empty: "No path is sent elsewhere.",
+    empty: "No redirects.",
   });
 }
 

@@ -80,7 +80,7 @@ function known(rows: number | null): string {
 function verify(site: Site): void {
   order<Job>("migration.verify", {
     title: `Compare ${site.domain} with its old host`,
-    text: "Both are asked for the same addresses. Nothing is changed.",
+    text: "Both get requests for the same URLs. Nothing is changed.",
     known: { id: site.id },
     fields: ["address", "https", "port"],
     action: "Compare",

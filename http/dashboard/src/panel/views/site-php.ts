@@ -50,7 +50,7 @@ export function sitePhp(site: Site, { may }: Viewer): SitePart {
 function change(site: Site, php: SitePhp, versions: PhpVersion[]): void {
   order("site.php_update", {
     title: `PHP of ${site.domain}`,
-    text: "Visitors notice nothing: the new PHP answers before the one from before ends.",
+    text: "Visitors are not affected: the new PHP answers before the old one ends.",
     action: "Save",
     wide: true,
     known: { id: site.id },
@@ -70,7 +70,7 @@ function change(site: Site, php: SitePhp, versions: PhpVersion[]): void {
 function restart(site: Site): void {
   order("site.php_restart", {
     title: `Restart the PHP of ${site.domain}?`,
-    text: "With empty caches. Visitors notice nothing.",
+    text: "With empty caches. Visitors are not affected.",
     action: "Restart",
     known: { id: site.id },
     done: () => note("PHP was restarted."),

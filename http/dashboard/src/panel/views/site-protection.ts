@@ -132,7 +132,7 @@ function deny(site: Site): void {
       pattern: {
         label: "Path or name",
         placeholder: "/private, debug.log, *.bak or /uploads/**/*.php",
-        hint: "A path goes with all that is below it; a name, or one with a star, wherever it lies",
+        hint: "A path includes everything below it; a name or pattern matches in every folder",
       },
     },
   });

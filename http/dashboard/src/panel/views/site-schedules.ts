@@ -11,7 +11,7 @@ import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
 const WISHES = {
-  kind: { label: "Type", hint: "A program of the site by its interpreter, or a page of it" },
+  kind: { label: "Type", hint: "A script of the site, or a page of it" },
   path: { label: "Path", placeholder: "public/cron.php" },
   args: { label: "Arguments", hint: "One a line" },
   cron: { label: "When", placeholder: "*/15 * * * *", hint: "Minute, hour, day, month, weekday" },
@@ -29,7 +29,7 @@ export function siteSchedules(site: Site, { may }: Viewer): SitePart {
   };
   const tasks = rows<Schedule>({
     title: "Scheduled tasks",
-    text: "Each runs as the site's own account, within its limits. While the site is suspended none does.",
+    text: "They run with the site's account, within its limits, and not while the site is suspended.",
     path: `/sites/${site.id}/schedules`,
     heads: ["Name", "What", "When", "Next", ""],
     buttons: (now) => (may("schedule.create") ? html`<button class="primary" @click=${() => add(now)}>Create task</button>` : nothing),
@@ -38,7 +38,7 @@ export function siteSchedules(site: Site, { may }: Viewer): SitePart {
       <td class="act"><button @click=${() => look(task)}>Runs</button> ${may("schedule.run") ? html`<button @click=${() => runNow(task)}>Run now</button>` : nothing}
         ${may("schedule.update") ? html`<button @click=${() => change(task)}>Change</button>` : nothing}
         ${may("schedule.delete") ? html`<button class="danger" @click=${() => remove(task)}>Delete</button>` : nothing}</td></tr>`,
-    empty: "Nothing is done by itself yet.",
+    empty: "No scheduled tasks.",
   });
   return {
     draw: (now) => html`${tasks.draw(now)}
@@ -103,7 +103,7 @@ function runNow(task: Schedule): void {
     title: `Run ${task.name} now?`,
     action: "Run now",
     known: { id: task.id },
-    done: () => note(`${task.name} is being done.`),
+    done: () => note(`${task.name} is running.`),
   });
 }
 

@@ -38,8 +38,8 @@ export function siteStaging(site: Site, { may }: Viewer): SitePart {
 function none(site: Site, mayCreate: boolean): TemplateResult {
   return html`<div class="head"><h2>Staging</h2><span class="gap"></span>
     ${mayCreate ? html`<button class="primary" @click=${() => create(site)}>Create copy</button>` : nothing}</div>
-    <p class="quiet">A copy of files and database to work on, behind a password and in no search engine. What is done in it
-    changes nothing here until it is pushed.</p>`;
+    <p class="quiet">A copy of files and database to work on, behind a password and not in search engines. Changes in it
+    do not affect this site until they are pushed.</p>`;
 }
 
 function head(site: Site, copy: Staging, may: Viewer["may"]): TemplateResult {
@@ -68,7 +68,7 @@ function replaced(site: Site, preview: Resource<StagingPreview>, look: () => voi
         found.drift.length
           ? html`<p>${badge("warning", "changed meanwhile")} Changed here since the copy was made: <span class="mono">${found.drift.join(", ")}</span>.
             A push would lose that, and is refused unless you accept it.</p>`
-          : html`<p class="quiet">Nothing of it was changed here since the copy was made.</p>`
+          : html`<p class="quiet">None of it was changed here since the copy was made.</p>`
       }
       ${parts("Files", found.files)}${parts("Tables", found.tables)}
       <p class="quiet">The site is backed up first. Of the options these stay as they are here: <span class="mono">${found.kept_options.join(", ")}</span></p>
@@ -103,7 +103,7 @@ function create(site: Site): void {
 function newPassword(site: Site): void {
   order<StagingPassword>("staging.password", {
     title: "Reset the password of the copy",
-    text: "The one before is refused at once.",
+    text: "The old password stops working at once.",
     action: "Reset",
     known: { id: site.id },
     fields: [],
@@ -114,7 +114,7 @@ function newPassword(site: Site): void {
 function refresh(site: Site): void {
   order<Job>("staging.refresh", {
     title: "Refresh the copy?",
-    text: `All of it becomes what ${site.domain} is now. What was done in it is lost.`,
+    text: `The copy is made again from ${site.domain}. Changes in it are lost.`,
     action: "Refresh",
     dangerous: true,
     known: { id: site.id },
@@ -126,16 +126,16 @@ function refresh(site: Site): void {
 function push(site: Site): void {
   order<Job>("staging.push", {
     title: `Push the copy to ${site.domain}`,
-    text: "The site is backed up. Then what is called replaced takes the place of what is there; name files or tables to replace these alone.",
+    text: "The site is backed up. Then everything marked as replaced is replaced; name files or tables to replace only these.",
     action: "Push",
     dangerous: true,
     known: { id: site.id },
     typed: site.domain,
     typedAs: "confirm",
     wishes: {
-      files: { label: "Files", hint: "What is usual, if neither is named" },
+      files: { label: "Files", hint: "The default, if neither is named" },
       tables: { label: "Tables" },
-      accept_drift: { label: "Lose what was changed here since the copy was made" },
+      accept_drift: { label: "Discard changes made here since the copy was made" },
     },
     done: (job) => go(`/jobs/${job.id}`),
   });
@@ -144,7 +144,7 @@ function push(site: Site): void {
 function remove(site: Site): void {
   order<Job>("staging.delete", {
     title: "Delete the copy?",
-    text: `What was done in it is lost. ${site.domain} stays as it is.`,
+    text: `Changes in it are lost. ${site.domain} is not affected.`,
     action: "Delete",
     dangerous: true,
     known: { id: site.id },

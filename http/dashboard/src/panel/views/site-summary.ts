@@ -117,7 +117,7 @@ function handedOver({ domain, owner_email, handover }: SiteUpdated): TemplateRes
 function changeLimits(site: Site): void {
   order<Site>("site.update", {
     title: `Limits of ${site.domain}`,
-    text: "Of everything that runs for the site together. Empty: as much as there is.",
+    text: "For all programs of the site together. Empty: no limit.",
     action: "Save",
     known: { id: site.id },
     initial: site.limits,
@@ -153,7 +153,7 @@ function unsuspend(site: Site): void {
 function remove(site: Site): void {
   order<Job>("site.delete", {
     title: `Delete ${site.domain}`,
-    text: "Its files, its certificate and everything else of it are deleted for good. Visitors lose access at once.",
+    text: "Its files, its certificate and everything else of it are deleted permanently. Visitors lose access at once.",
     action: "Delete",
     dangerous: true,
     known: { id: site.id },

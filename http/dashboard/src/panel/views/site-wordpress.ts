@@ -68,7 +68,7 @@ function plugin(site: Site, one: WordPressPlugin, again: (() => void) | null): T
 function logIn(site: Site): void {
   order<WordPressLoginLink>("wordpress.login", {
     title: `Log in to ${site.domain}`,
-    text: "Makes a link that logs in once, within a few minutes.",
+    text: "Creates a link that logs in once, within a few minutes.",
     action: "Create link",
     known: { id: site.id },
     wishes: { login: { label: "As", hint: "The first administrator, if left empty" } },
@@ -80,7 +80,7 @@ function logIn(site: Site): void {
 function newPassword(site: Site): void {
   order<WordPressPassword>("wordpress.reset_password", {
     title: "Reset password",
-    text: "The one before is refused at once.",
+    text: "The old password stops working at once.",
     action: "Reset",
     known: { id: site.id },
     wishes: { login: { label: "Of", hint: "The first administrator, if left empty" } },

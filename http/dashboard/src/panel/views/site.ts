@@ -77,7 +77,7 @@ export const SITE_TABS: SiteTab[] = [
   { path: "logs", label: "Logs", for: ["site.log_sources"], open: (site, _, [source]) => siteLogs(site, source) },
 ];
 
-const notHere = () => html`<p>There is no such page of this site, or your role does not open it.</p>`;
+const notHere = () => html`<p>This page does not exist, or your role does not allow it.</p>`;
 
 export function siteView(me: Me, id: string, rest: string[]): View {
   const site = new Resource<Site>((signal) => api.get(`/sites/${id}`, {}, signal), ["site"]);

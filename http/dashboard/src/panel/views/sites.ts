@@ -58,7 +58,7 @@ function nothingYet(me: Me, filtered: boolean): TemplateResult {
   if (filtered) return html`<p class="empty">No site is like that.</p>`;
   if (me.role === "member")
     return html`<p class="empty">No site is open to you. What you are invited to is at <a href="#/memberships">your memberships</a>.</p>`;
-  return html`<div class="empty"><p>No sites yet. A site is a domain, its files and what serves them.</p>
+  return html`<div class="empty"><p>No sites yet. A site is a domain with its files.</p>
     <button class="primary" @click=${() => createSite(me)}>Create the first site</button></div>`;
 }
 
@@ -91,11 +91,11 @@ function createSite(me: Me): void {
       aliases: { label: "Other domains", hint: "www.shop.example.org, for instance; one a line" },
       owner_email: {
         label: "Owner",
-        hint: me.role === "member" ? "In whose account, if you are a member of several" : "Whose it is; yours, if left empty",
+        hint: me.role === "member" ? "In whose account, if you are a member of several" : "Its owner; you, if left empty",
       },
     },
     done: (site) => {
-      note(`${site.domain} is being made.`);
+      note(`${site.domain} is being created.`);
       go(`/sites/${site.id}`);
     },
   });

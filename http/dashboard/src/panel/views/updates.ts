@@ -28,7 +28,7 @@ function releases(now: PanelReleases): Fragment {
   const { running, offered, last } = now;
   if (running === null)
     return html`<div class="head"><h2>The panel</h2></div>
-      <p class="quiet">It was not installed by its Debian package, and is updated as it was installed.</p>`;
+      <p class="quiet">It was not installed from its Debian package: update it in the way it was installed.</p>`;
   return html`
     <div class="head"><h2>The panel</h2><span class="gap"></span>
       ${now.job_id === null ? html`<button @click=${() => void attempt(lookForRelease)}>Check for a release</button>` : nothing}
@@ -66,7 +66,7 @@ function drawn(now: Updates, reload: () => void): Fragment {
         ? table(
             ["Package", "", "Installed", "Available", ""],
             now.updates.map((one) => row(one, reload)),
-            "Everything is as new as Debian has it.",
+            "All packages are up to date.",
           )
         : nothing
     }
@@ -110,7 +110,7 @@ function last(one: NonNullable<Updates["last"]>): TemplateResult {
 function install(which: "security" | "all"): void {
   order<Job>("update.install", {
     title: which === "security" ? "Install security updates" : "Install all updates",
-    text: "Every site is visited before and after. What serves all sites is started anew where it was updated: for a moment nobody is answered.",
+    text: "Every site is requested before and after. Updated servers of all sites are restarted, with a short interruption.",
     action: "Install",
     fields: [],
     known: { which },
@@ -121,7 +121,7 @@ function install(which: "security" | "all"): void {
 function configure(now: Updates, reload: () => void): void {
   order("update.configure", {
     title: "Change mode",
-    text: "off: nothing is looked for or installed. manual: looked for each day. automatic: security updates are installed as well.",
+    text: "off: no checks and no installations. manual: daily checks. automatic: security updates are installed as well.",
     action: "Change",
     initial: { mode: now.mode },
     done: reload,
@@ -131,7 +131,7 @@ function configure(now: Updates, reload: () => void): void {
 function installRelease(version: string): void {
   order<Job>("release.install", {
     title: `Install release ${version} of the panel`,
-    text: "It is installed next to the running release, then tried: these pages and the API are away for some seconds, sites stay up. If the trial fails, the panel goes back.",
+    text: "It is installed next to the running release, then tried: these pages and the API are unavailable for some seconds, sites stay up. If the trial fails, the panel rolls back.",
     action: "Install",
     fields: [],
     done: (job) => go(`/jobs/${job.id}`),

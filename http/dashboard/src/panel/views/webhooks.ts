@@ -18,7 +18,7 @@ const WEBHOOKS: Webhooks<WebhookEndpoint> = {
     if (inFull) return html`${events.map((event) => html`<div>${event}</div>`)}`;
     return events.length > 2 ? `${events.length} events` : events.join(", ");
   },
-  tested: "A test is on its way: an event whose data say so.",
+  tested: "A test event was sent; its data say that it is a test.",
   add: () =>
     order<WebhookSecret>("webhook.create", {
       title: "Create webhook",
