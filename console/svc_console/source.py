@@ -10,7 +10,7 @@ import trio
 
 
 class Refusal(StrEnum):
-    """Why a console may not be open, or not any more."""
+    """Why a console may not be opened, or must be closed."""
 
     SIGNED_OUT = "signed_out"
     """The session or token has ended, or its person is suspended or may no longer see the machine."""

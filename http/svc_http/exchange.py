@@ -153,9 +153,9 @@ class Exchange:
             with trio.fail_after(SEND_DEADLINE):
                 await self._send(message)
 
-    def account(self, metrics: Metrics, began: float) -> None:
+    def account(self, metrics: Metrics, started: float) -> None:
         """Count and log the result of the request."""
-        took = time.perf_counter() - began
+        took = time.perf_counter() - started
         metrics.answered(self.operation, self.status, took)
         log.info(
             "request.answered",

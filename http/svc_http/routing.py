@@ -21,7 +21,7 @@ class _Node(Generic[ServicesT]):
 
 
 @dataclass(frozen=True)
-class Found(Generic[ServicesT]):
+class RouteMatch(Generic[ServicesT]):
     """The operations at a path, by method, and the path's values in order."""
 
     entries: dict[str, Entry[ServicesT]]
@@ -47,18 +47,18 @@ class Routes(Generic[ServicesT]):
                     node = node.spelled.setdefault(segment, _Node())
             node.entries[entry.operation.route.method.value] = entry
 
-    def find(self, path: str) -> Found[ServicesT] | None:
+    def find(self, path: str) -> RouteMatch[ServicesT] | None:
         """The match for `path` (below the prefix, decoded), or None."""
         return _find(self._root, path[1:].split("/"), ())
 
 
-def _find(node: _Node[ServicesT], segments: list[str], values: tuple[str, ...]) -> Found[ServicesT] | None:
+def _find(node: _Node[ServicesT], segments: list[str], values: tuple[str, ...]) -> RouteMatch[ServicesT] | None:
     if not segments:
-        return Found(node.entries, values) if node.entries else None
+        return RouteMatch(node.entries, values) if node.entries else None
     segment, rest = segments[0], segments[1:]
     spelled = node.spelled.get(segment)
-    if spelled is not None and (found := _find(spelled, rest, values)) is not None:
-        return found
+    if spelled is not None and (match := _find(spelled, rest, values)) is not None:
+        return match
     if node.placeholder is not None and segment:
         return _find(node.placeholder, rest, (*values, segment))
     return None

@@ -66,7 +66,7 @@ async def serve_https(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
     *,
-    kept: Keeping | None = None,
+    listener: Keeping | None = None,
 ) -> None:
     """Serve on `bind`, addresses and ports, until `shutdown` is set. Reports as started with the URLs listened on (the
     port is the real one if 0 was requested)."""
@@ -77,7 +77,7 @@ async def serve_https(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(app.streams.run)
-        await serve_tls(app, bind, certificates, stopped, task_status, kept=kept)
+        await serve_tls(app, bind, certificates, stopped, task_status, listener=listener)
         nursery.cancel_scope.cancel()
 
 
@@ -88,11 +88,11 @@ async def serve_tls(
     stopped: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
     *,
-    kept: Keeping | None = None,
+    listener: Keeping | None = None,
 ) -> None:
     """As `serve_https`, for an application without event streams, until `stopped` returns."""
     connections.install()
-    server = _HttpsConfig(certificates, kept)
+    server = _HttpsConfig(certificates, listener)
     server.admission = of_clients()
     server.bind = list(bind)
     await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
@@ -225,23 +225,23 @@ class _LocalConfig(_ServerConfig):
 
 
 class _HttpsConfig(_NetworkConfig):
-    def __init__(self, certificates: Certificates, kept: Keeping | None) -> None:
+    def __init__(self, certificates: Certificates, listener: Keeping | None) -> None:
         super().__init__()
         self._certificates = certificates
-        self._kept = kept
+        self._listener = listener
         self._served: frozenset[str] | None = None
         """The requested addresses; None if each socket is bound to one of them."""
 
     def create_sockets(self) -> Sockets:
-        if self._kept is None:
+        if self._listener is None:
             return super().create_sockets()
         self._served = _hosts(self.bind)
-        self.bind = self._kept.bind(self.bind)
+        self.bind = self._listener.bind(self.bind)
         sockets = super().create_sockets()
         for listener in sockets.secure_sockets:
             # Hypercorn does it later; a kept socket must listen already.
             listener.listen(self.backlog)
-        self._kept.keep(sockets.secure_sockets)
+        self._listener.keep(sockets.secure_sockets)
         return sockets
 
     def admitted_as(self, connected: socket.socket) -> str | None:

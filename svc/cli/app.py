@@ -49,7 +49,7 @@ _HELP = {
     "licensing": "The edition of the panel, and its licence.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",
-    "member": "Who may work in your account beside you.",
+    "member": "Other people who may work in your account.",
     "membership": "The accounts that you are a member of.",
     "network": "Networks of machines, and their address pools.",
     "node": "Compute nodes: join, look after, remove.",
@@ -82,7 +82,7 @@ _HELP = {
     "upload": "Uploads that are not finished: look, go on by parts, discard.",
     "user": "Accounts.",
     "vm": "Virtual machines.",
-    "webhook": "Who is told what happens, signed.",
+    "webhook": "Signed notifications of events.",
     "wordpress": "WordPress of sites: look, log in, switch plugins.",
 }
 """The help of groups whose operations do not declare it (`Operations(about=...)`), as a new area does."""

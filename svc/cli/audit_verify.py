@@ -36,5 +36,5 @@ async def verify(session: Session, /, after: int, digest: str | None, **given: A
         raise Failure(
             Exit.TASK_FAILED,
             f"the audit is not as it was sealed: {answer['problem']}",
-            "look at the rows beside a backup of the database; docs/audit.md says what this means",
+            "compare the rows with a backup of the database; docs/audit.md says what this means",
         )

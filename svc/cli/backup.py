@@ -18,7 +18,7 @@ from svc.cli.failures import Exit, Failure
 from svc.cli.output import size
 from svc.cli.terminal import say, write
 from svc.controller.config import ControllerConfig
-from svc.service.controller.backup import told
+from svc.service.controller.backup import results
 from svc.service.controller.backup.archive import CannotDecrypt, NotAnArchive
 from svc.service.controller.backup.places import PlaceError, place_of
 from svc.service.controller.backup.take import Taken, take, verify
@@ -80,7 +80,7 @@ async def backup(
             reachable_urls(config.data_dir, environ) as urls,
             Database.open(urls.service, size=1, application_name="svc backup") as database,
         ):
-            await told.record(database, where, every, ended)
+            await results.record(database, where, every, ended)
     except (ServiceError, DatabaseStartError, OSError) as error:
         say(f"svc: the end of this backup could not be recorded: {error}")
     if isinstance(ended, Exception):
@@ -160,7 +160,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
     """Say that the database was put back to an earlier time, by means of its own, while the service was stopped.
 
     As after a restore, hosts are then compared with the records before anything is done."""
-    from svc.service.controller.backup.restore import begin
+    from svc.service.controller.backup.restore import prepare_restored
     from svc_actors.controller.reconcile.restored import Past
 
     try:
@@ -172,7 +172,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
             await prepare_schema(urls)
             marks = CommitMarks.load(config.data_dir)
             when = as_of.replace(tzinfo=UTC)
-            orders, sessions = await begin(database, when, version("svc"), Past.PUT_BACK, marks.keys)
+            orders, sessions = await prepare_restored(database, when, version("svc"), Past.PUT_BACK, marks.keys)
             await database.transact(deal_with_notice)
             forget_marks(config.data_dir)
     except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:

@@ -71,7 +71,7 @@ async def _complete(client: Client, path: str, query: Mapping[str, Any], first: 
         while there < first.size:
             part = first if there == 0 else await _fetch(client, path, query, there)
             if part.version != first.version:
-                raise Failure(Exit.CONFLICT, "the file has changed since the download began", "begin again")
+                raise Failure(Exit.CONFLICT, "the file has changed since the download started", "start again")
             if not part.data:
                 raise Failure(Exit.FAILED, _DAMAGED, "run the command again: it goes on where this ended")
             file.write(part.data)
@@ -91,7 +91,7 @@ async def _print(client: Client, path: str, query: Mapping[str, Any], first: _Pa
             return
         part = await _fetch(client, path, query, there)
         if part.version != first.version or not part.data:
-            raise Failure(Exit.CONFLICT, "the file has changed since the download began", "begin again")
+            raise Failure(Exit.CONFLICT, "the file has changed since the download started", "start again")
 
 
 async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: int) -> _Part:

@@ -180,7 +180,7 @@ def _traffic(answer: Mapping[str, Any]) -> Fields:
         fields["counted"] = f"{counted} of {size(allowance)}, {position['percent']:.1f}% ({position['direction']})"
         held = f" to {position['throttle_mbps']} Mbit/s" if position["action"] == "throttle" else ""
         fields["past it"] = f"{position['action']}{held}"
-    fields["a floor"] = f"readings {position['samples']}, counters began anew {position['resets']} times"
+    fields["a floor"] = f"readings {position['samples']}, counters restarted {position['resets']} times"
     counted_in = [month for month in answer["months"] if month["samples"]]
     fields["months"] = _lines(f"{month['period']}  {_transfer(month)}" for month in counted_in) or "none"
     fields["decisions"] = (

@@ -25,8 +25,8 @@ from svc_actors.webhooks.endpoints import Issued
 
 
 class AlertWebhook(Model):
-    """`least`: the least severity of the alerts that it is told. `waiting`: deliveries that are pending or retrying.
-    `delivered_at`: when the receiver last took one of those that are kept."""
+    """`least`: the least severity of the alerts that are sent to it. `waiting`: deliveries that are pending or
+    retrying. `delivered_at`: when the receiver last took one of those that are kept."""
 
     id: UUID
     url: str

@@ -9,7 +9,7 @@ import trio
 from pydantic import Field
 
 from svc.controller.access import visible_projects
-from svc.controller.machines.finding import holders_of, id_begins, named, union
+from svc.controller.machines.finding import holders_of, id_prefix, named, union
 from svc.controller.machines.models import NOT_DELETED, shown_status
 from svc.controller.services import Controller
 from svc.identity.alerts import visible_alerts
@@ -170,7 +170,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
         here = Condition("deleted_at IS NULL")
         nodes = "SELECT id, name, state AS detail FROM nodes"
         searches.insert(1, (ResultKind.NODE, nodes, joined([here, contains(q, "name")])))
-        if by_id := id_begins(q, "id"):
+        if by_id := id_prefix(q, "id"):
             searches.insert(1, (ResultKind.NODE, nodes, joined([here, by_id])))
     if principal.role is Role.ADMINISTRATOR:
         searches.append(
@@ -180,7 +180,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
                 contains(q, "email", "name", pieces=USER_PIECES),
             )
         )
-    if by_id := id_begins(q, "id"):
+    if by_id := id_prefix(q, "id"):
         tasks = "SELECT id, op AS name, resource_name AS detail FROM tasks"
         searches.append((ResultKind.TASK, tasks, joined([by_id, visible_projects(principal)])))
     return searches
@@ -192,7 +192,7 @@ def _machines(principal: Principal, q: str) -> Condition:
     ways = [named(q)]
     if holders := holders_of(q):
         ways.append(Condition(f"vms.id IN ({holders.sql})", holders.args))
-    if by_id := id_begins(q, "vms.id"):
+    if by_id := id_prefix(q, "vms.id"):
         ways.append(by_id)
     found = []
     for way in ways:

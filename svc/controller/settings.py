@@ -19,9 +19,9 @@ operations = Operations[Controller]()
 
 
 class ControllerSettings(Settings):
-    """Beside what every service has: how long what is over of machines and tasks is kept, how many snapshots a machine
-    may have, and how many machines and volumes, of what size in all, a project. `disk_...` hold for the disks of nodes
-    as well."""
+    """In addition to the settings of every service: how long records of deleted machines and ended tasks are kept, how
+    many snapshots a machine may have, and how many machines and volumes, of what total size, a project may have.
+    `disk_...` apply to the disks of nodes as well."""
 
     keep_task_days: int = 90
     keep_sample_days: int = 400

@@ -14,7 +14,7 @@ from svc.controller.services import Controller
 from svc.identity.fields import Email, Name, NewPassword
 from svc.identity.passwords import check_password
 from svc.identity.settings import read_settings
-from svc.identity.sign_in import LoginResult, SignedIn, begin_session
+from svc.identity.sign_in import LoginResult, SignedIn, start_session
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Role
@@ -30,7 +30,7 @@ _SETUP_LOCK = 0x5356_5355
 
 
 class SetupStatus(Model):
-    """`required`: there is no administrator yet. `sends_mail`: whoever forgot their password can have a link mailed."""
+    """`required`: there is no administrator yet. `sends_mail`: links to reset a forgotten password can be mailed."""
 
     required: bool
     sends_mail: bool
@@ -120,7 +120,7 @@ async def setup(context: Context[Controller], request: SetupRequest) -> LoginRes
             user_id,
         )
         user = SignedIn(id=user_id, email=request.email, name=request.name, role=Role.ADMINISTRATOR)
-        return await begin_session(context, tx, user, via=Via.SETUP)
+        return await start_session(context, tx, user, via=Via.SETUP)
 
     return await context.services.database.transact(work)
 

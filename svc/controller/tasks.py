@@ -131,12 +131,12 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
         request,
         node_filter(request.node, context.principal, "node_id"),
         equals("resource_kind", request.resource_kind.value if request.resource_kind else None),
-        kept=_kept(request, context.principal),
+        known_total=_known_total(request, context.principal),
         blocks=_blocks(request, context.principal),
     )
 
 
-def _kept(request: TaskList, principal: Principal) -> Condition | None:
+def _known_total(request: TaskList, principal: Principal) -> Condition | None:
     """The number of tasks in the list, from maintained counts of ended tasks, plus the few open ones."""
     wanted = (request.status, request.op, request.resource_kind)
     if request.q or request.node:
@@ -179,11 +179,11 @@ async def page_of_tasks(
     principal: Principal,
     request: TaskFilters,
     *conditions: Condition,
-    kept: Condition | None = None,
+    known_total: Condition | None = None,
     blocks: Blocks | None = None,
 ) -> Page[TaskModel]:
-    """The tasks that the caller may see and that meet the conditions (on columns of `tasks`). `kept` is their number if
-    it is known without counting, `blocks` the numbers of parts of them."""
+    """The tasks that the caller may see and that meet the conditions (on columns of `tasks`). `known_total` is their
+    number if it is known without counting, `blocks` the numbers of parts of them."""
     rows, total = await paginate(
         queryable,
         select="SELECT * FROM tasks",
@@ -198,7 +198,7 @@ async def page_of_tasks(
         sortable=_SORTABLE,
         default_sort="-created_at",
         request=request,
-        kept=kept,
+        known_total=known_total,
         blocks=blocks,
     )
     return Page[TaskModel].of([TaskModel.of(as_task(row), principal) for row in rows], total, request)

@@ -55,12 +55,12 @@ async def audit_page(
     request: PageRequest,
     where: Sequence[tuple[str, Sequence[object]]],
     *,
-    kept: Condition | None = None,
+    known_total: Condition | None = None,
     blocks: Blocks | None = None,
 ) -> Page[AuditEntry]:
     """A page of the audit entries that meet all of `where`, newest first. A customer sees the address of their own
-    actions only, not of other people's or of the operator of a support session. `kept` is the number of entries without
-    `q`, if it is known without counting; `blocks` are the numbers of parts of them."""
+    actions only, not of other people's or of the operator of a support session. `known_total` is the number of entries
+    without `q`, if it is known without counting; `blocks` are the numbers of parts of them."""
     rows, total = await paginate(
         queryable,
         select=f"SELECT {_COLUMNS} FROM audit",
@@ -70,7 +70,7 @@ async def audit_page(
         sortable={"at": "id", "actor": "actor", "operation": "operation"},
         default_sort="-at",
         request=request,
-        kept=kept if not request.q else None,
+        known_total=known_total if not request.q else None,
         blocks=blocks if not request.q else None,
     )
     return Page[AuditEntry].of([_entry(row, principal) for row in rows], total, request)
@@ -112,5 +112,7 @@ def audit_of(kind: str, target_id: UUID) -> Condition:
 async def activity(context: Context[IdentityServices], request: PageRequest) -> Page[AuditEntry]:
     everything = context.principal.role is Role.ADMINISTRATOR
     own = EVERYTHING if everything else equals("actor_id", context.principal.user_id)
-    kept, blocks = (ALL_ENTRIES, ENTRY_BLOCKS) if everything else (None, None)
-    return await audit_page(context.services.database, context.principal, request, [own], kept=kept, blocks=blocks)
+    known_total, blocks = (ALL_ENTRIES, ENTRY_BLOCKS) if everything else (None, None)
+    return await audit_page(
+        context.services.database, context.principal, request, [own], known_total=known_total, blocks=blocks
+    )

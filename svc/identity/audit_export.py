@@ -54,7 +54,7 @@ class AuditExportRequest(AuditFilters):
 
 
 class AuditPart(Model):
-    """`next_after` null: there are no more."""
+    """`next_after` is null on the last part."""
 
     entries: list[AuditEntry]
     next_after: int | None

@@ -18,7 +18,7 @@ WRONG_CODES: Final = 5
 """Wrong codes until it ends, and the password is needed again."""
 
 
-async def begin(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
+async def create(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
     token = new_secret()
     until: datetime = await tx.fetchval(
         """

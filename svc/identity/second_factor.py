@@ -110,9 +110,9 @@ async def enrol(context: Context[IdentityServices], request: EnrolRequest) -> En
 
     async def work(tx: Transaction) -> Enrolment:
         person = await person_records.locked(tx, me)
-        begun = await begin_enrolment(context, tx, person.id, person.email)
+        enrolment = await start_enrolment(context, tx, person.id, person.email)
         await audit.record(tx, context.caller, person.target)
-        return begun
+        return enrolment
 
     return await context.services.database.transact(work)
 
@@ -238,7 +238,7 @@ async def required_of(queryable: Queryable, role: Role | None) -> bool:
     return role is Role.ADMINISTRATOR and (await read_settings(queryable)).require_second_factor
 
 
-async def begin_enrolment(context: Context[IdentityServices], tx: Transaction, user_id: UUID, email: str) -> Enrolment:
+async def start_enrolment(context: Context[IdentityServices], tx: Transaction, user_id: UUID, email: str) -> Enrolment:
     secret = await second_factor_records.enrol(tx, context.services.sealer, user_id)
     issuer = (await read_settings(tx)).service_name
     url = totp.otpauth_url(secret, issuer, email)

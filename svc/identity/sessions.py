@@ -24,12 +24,12 @@ _MAX_USER_AGENT = 300
 
 
 @dataclass(frozen=True)
-class Begun:
+class NewSession:
     cookie: str
     expires_at: datetime
 
 
-async def begin(
+async def create(
     tx: Transaction,
     user_id: UUID,
     *,
@@ -39,7 +39,7 @@ async def begin(
     lasts: timedelta = ABSOLUTE,
     not_after: datetime | None = None,
     impersonation_id: UUID | None = None,
-) -> Begun:
+) -> NewSession:
     """Start a session, ending the one it `replaces`."""
     if replaces is not None:
         await end(tx, replaces)
@@ -58,7 +58,7 @@ async def begin(
         lasts,
         not_after,
     )
-    return Begun(cookie, expires_at)
+    return NewSession(cookie, expires_at)
 
 
 async def end(tx: Transaction, session_id: UUID) -> None:

@@ -24,7 +24,7 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 
 
 class Settings(Model):
-    """`service_name` heads the pages; `support_contact` is told to whom the service turns away.
+    """`service_name` heads the pages; `support_contact` is shown to users who are refused.
     `require_second_factor`: administrators sign in with a code as well. `keep_...` say how long what is over is kept
     (docs/operations.md); `disk_...` from when on a disk of the service has an alert (docs/full-disks.md)."""
 

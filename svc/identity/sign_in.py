@@ -24,7 +24,7 @@ from svc.identity import (
     sign_in_mail,
 )
 from svc.identity.person_records import Person
-from svc.identity.second_factor import Code, Enrolment, begin_enrolment, required_of
+from svc.identity.second_factor import Code, Enrolment, required_of, start_enrolment
 from svc.identity.second_factor_records import Proof
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
@@ -203,8 +203,8 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
 async def _ask_for_code(context: Context[IdentityServices], tx: Transaction, person: Person) -> CodeNeeded:
     enrolment = None
     if not person.second_factor:
-        enrolment = await begin_enrolment(context, tx, person.id, person.email)
-    pending, until = await pending_sign_ins.begin(tx, person.id)
+        enrolment = await start_enrolment(context, tx, person.id, person.email)
+    pending, until = await pending_sign_ins.create(tx, person.id)
     details = {"code": "asked for", "second_factor": "to be set up" if enrolment else "there"}
     await audit.record(tx, _as(context.caller, person, Via.SESSION), person.target, details)
     context.effects.status = _ACCEPTED
@@ -221,7 +221,7 @@ async def _signed_in(
     address = context.caller.address or "not known"
     await sign_in_mail.tell(tx, context.services.outbox, person, recognised, address, context.user_agent)
     user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
-    return await begin_session(context, tx, user, via=Via.SESSION)
+    return await start_session(context, tx, user, via=Via.SESSION)
 
 
 def _worth_telling(codes: list[str] | None, proof: Proof | None) -> str | None:
@@ -306,7 +306,7 @@ async def note_sign_in(tx: Transaction, user_id: UUID) -> None:
     await tx.execute("UPDATE users SET last_sign_in_at = now() WHERE id = $1", user_id)
 
 
-async def begin_session(
+async def start_session(
     context: Context[IdentityServices],
     tx: Transaction,
     user: SignedIn,
@@ -314,7 +314,7 @@ async def begin_session(
     via: Via,
     details: Mapping[str, Any] | None = None,
 ) -> LoginResult:
-    begun = await sessions.begin(
+    session = await sessions.create(
         tx,
         user.id,
         address=context.caller.address,
@@ -322,8 +322,8 @@ async def begin_session(
         replaces=context.principal.session_id,
     )
     await audit.record(tx, _as(context.caller, user, via), Target("user", user.id, user.email), details)
-    context.effects.set_session = begun.cookie
-    return LoginResult(user=user, expires_at=begun.expires_at)
+    context.effects.set_session = session.cookie
+    return LoginResult(user=user, expires_at=session.expires_at)
 
 
 def _as(caller: Caller, user: SignedIn | Person, via: Via) -> Caller:

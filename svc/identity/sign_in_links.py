@@ -13,7 +13,7 @@ from pydantic import Field
 
 from svc.identity.person_records import Person
 from svc.identity.services import IdentityServices
-from svc.identity.sign_in import LoginResult, SignedIn, begin_session, note_sign_in
+from svc.identity.sign_in import LoginResult, SignedIn, note_sign_in, start_session
 from svc.registry.operation import Context, Model
 from svc.registry.shapes import LINE
 from svc_actors.store import Transaction, Via
@@ -29,13 +29,13 @@ class SignInLink(Model):
     expires_at: datetime
 
 
-async def begin_linked_session(
+async def start_linked_session(
     context: Context[IdentityServices], tx: Transaction, person: Person, made_by: str
 ) -> LoginResult:
     """No second factor is asked for: the creator of a link can act as any customer, and vouches for this one."""
     await note_sign_in(tx, person.id)
     user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
-    return await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": made_by})
+    return await start_session(context, tx, user, via=Via.SESSION, details={"link_made_by": made_by})
 
 
 def no_such_link() -> ServiceError:

@@ -110,7 +110,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
         )
         if row is None:
             raise forbidden("This session has just ended: sign in again.")
-        begun = await sessions.begin(
+        session = await sessions.create(
             tx,
             customer.id,
             address=context.caller.address,
@@ -119,7 +119,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
             lasts=sessions.SUPPORT,
             impersonation_id=row["id"],
         )
-        begins = replace(
+        impersonating = replace(
             context,
             caller=replace(
                 context.caller,
@@ -131,8 +131,8 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
                 impersonator_id=principal.user_id,
             ),
         )
-        await audit.record(tx, begins.caller, customer.target, {"reason": request.reason})
-    context.effects.set_session = begun.cookie
+        await audit.record(tx, impersonating.caller, customer.target, {"reason": request.reason})
+    context.effects.set_session = session.cookie
     return SupportSession(
         id=row["id"],
         operator=principal.email or "",
@@ -162,7 +162,7 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
         )
         operator = await person_records.locked(tx, principal.impersonator_id)
         customer = await person_records.person(tx, context.principal.user_id or operator.id)
-        begun = await sessions.begin(
+        session = await sessions.create(
             tx,
             operator.id,
             address=context.caller.address,
@@ -171,9 +171,9 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
             not_after=return_until,
         )
         await audit.record(tx, context.caller, customer.target, {"impersonation_id": str(principal.impersonation_id)})
-    context.effects.set_session = begun.cookie
+    context.effects.set_session = session.cookie
     user = SignedIn(id=operator.id, email=operator.email, name=operator.name, role=operator.role)
-    return LoginResult(user=user, expires_at=begun.expires_at)
+    return LoginResult(user=user, expires_at=session.expires_at)
 
 
 @operations.declare(

@@ -28,7 +28,12 @@ class AuditRequest(AuditFilters, PageRequest):
 )
 async def list_entries(context: Context[Panel], request: AuditRequest) -> Page[AuditEntry]:
     filtered = request.model_dump(exclude=set(PageRequest.model_fields), exclude_none=True)
-    kept, blocks = (None, None) if filtered else (ALL_ENTRIES, ENTRY_BLOCKS)
+    known_total, blocks = (None, None) if filtered else (ALL_ENTRIES, ENTRY_BLOCKS)
     return await audit_page(
-        context.services.database, context.principal, request, request.conditions(), kept=kept, blocks=blocks
+        context.services.database,
+        context.principal,
+        request,
+        request.conditions(),
+        known_total=known_total,
+        blocks=blocks,
     )

@@ -24,7 +24,7 @@ operations = Operations[Panel]()
 
 
 class SiteFinding(Model):
-    """`repair`: the one that helps; null where a person has to."""
+    """`repair`: the repair that fixes it; null where a person has to."""
 
     evidence: str
     repair: Repair | None
@@ -38,7 +38,7 @@ class SiteCheck(Model):
     findings: list[SiteFinding]
 
     @classmethod
-    def told(cls, checked: Checked) -> SiteCheck:
+    def of(cls, checked: Checked) -> SiteCheck:
         findings = [
             SiteFinding(evidence=each.evidence, repair=checked.repair if each.mendable else None)
             for each in checked.findings
@@ -74,7 +74,7 @@ class SiteRepairRequest(SiteChange):
 async def diagnose(context: Context[Panel], request: SiteDiagnoseRequest) -> SiteDiagnosis:
     site = await site_of(context.services.database, context.principal, request.id)
     operator = context.principal.display if context.principal.is_operator else None
-    checks = [SiteCheck.told(each) for each in await context.services.diagnosis.of(site, operator)]
+    checks = [SiteCheck.of(each) for each in await context.services.diagnosis.of(site, operator)]
     healthy = all(each.state is CheckState.HEALTHY for each in checks)
     return SiteDiagnosis(site_id=site.id, healthy=healthy, checks=checks)
 

@@ -26,7 +26,7 @@ class ShownKey(Model):
     fingerprint: str
 
     @classmethod
-    def told(cls, key: HostKey) -> ShownKey:
+    def of(cls, key: HostKey) -> ShownKey:
         return cls(type=key.type, fingerprint=key.fingerprint)
 
 

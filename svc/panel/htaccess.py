@@ -17,8 +17,8 @@ operations = Operations[Panel]()
 
 
 class HtaccessLine(Model):
-    """`translated`: the panel was told the same. `same`: nginx does so by itself. `harmless`: visitors get the same
-    pages without it. `blocks`: something else would be served, or something to somebody who shall not have it."""
+    """`translated`: the panel is configured to do the same. `same`: nginx does so by itself. `harmless`: visitors get
+    the same pages without it. `blocks`: without it other content would be served, or content to the wrong people."""
 
     line: int
     text: str

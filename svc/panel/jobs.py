@@ -42,7 +42,7 @@ class JobErrorModel(PanelErrorBody):
     """Why a job failed, and its failing step."""
 
     @classmethod
-    def told(cls, error: JobError | None) -> JobErrorModel | None:
+    def of(cls, error: JobError | None) -> JobErrorModel | None:
         if error is None:
             return None
         return cls(code=REALM.failures.code(error.code).value, message=error.message, hint=error.hint or "")
@@ -78,7 +78,7 @@ class JobModel(Model):
     ended_at: datetime | None
 
     @classmethod
-    def told(cls, job: Job, steps: list[Step]) -> JobModel:
+    def of(cls, job: Job, steps: list[Step]) -> JobModel:
         return cls(
             id=job.id,
             kind=job.kind,
@@ -91,13 +91,13 @@ class JobModel(Model):
                     name=step.name,
                     title=step.title,
                     status=step.status,
-                    error=JobErrorModel.told(step.error),
+                    error=JobErrorModel.of(step.error),
                     started_at=step.started_at,
                     ended_at=step.ended_at,
                 )
                 for step in steps
             ],
-            error=JobErrorModel.told(job.error),
+            error=JobErrorModel.of(job.error),
             site_id=job.site_id,
             owner_id=job.owner_id,
             created_at=job.created_at,
@@ -109,7 +109,7 @@ class JobModel(Model):
 async def job_answer(queryable: Queryable, job: Job) -> JobModel:
     """The answer of an operation that has queued this job. Called in the transaction that queued it, so the job is
     `queued`."""
-    return JobModel.told(job, (await steps_of(queryable, [job.id]))[job.id])
+    return JobModel.of(job, (await steps_of(queryable, [job.id]))[job.id])
 
 
 class JobLineModel(Model):
@@ -166,7 +166,7 @@ async def list_jobs(context: Context[Panel], request: JobList) -> Page[JobModel]
     )
     found = [as_job(row) for row in rows]
     steps = await steps_of(database, [job.id for job in found])
-    return Page[JobModel].of([JobModel.told(job, steps[job.id]) for job in found], total, request)
+    return Page[JobModel].of([JobModel.of(job, steps[job.id]) for job in found], total, request)
 
 
 @operations.declare(

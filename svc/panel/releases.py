@@ -23,7 +23,7 @@ _SERVER = Target("server", None, "releases")
 
 class RunningRelease(Model):
     """`name` is its folder below /opt/svc-panel/releases, or `package` for that of the Debian package, of which
-    `package_version` is the version. `kept` are the releases that lie beside it."""
+    `package_version` is the version. `kept` are the other installed releases."""
 
     name: str
     version: str
@@ -41,7 +41,7 @@ class OfferedRelease(Model):
 
 
 class ReleaseTrial(Model):
-    """`reason`: why it was refused, or given up. `silent_sites` answered before it and did not any more."""
+    """`reason`: why it was refused, or given up. `silent_sites` answered before it but not after."""
 
     job_id: int
     version: str

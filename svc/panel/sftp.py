@@ -82,7 +82,7 @@ class SftpAccountCreated(SftpAccount):
 
 
 class SftpHostKey(Model):
-    """By which a client knows the server at its first visit."""
+    """A client compares it at the first connection."""
 
     type: str
     fingerprint: str
@@ -95,8 +95,8 @@ class SftpHostKeys(Model):
 
 
 class SftpCreateRequest(SiteChange):
-    """Without a password and without keys a password is made up. `kind` shell where the site may have one (`site.get`
-    says so): it begins in the site's home, and has no folder."""
+    """Without a password and without keys a password is generated. `kind` shell where the site may have one
+    (`site.get` says so): it starts in the site's home, and has no folder."""
 
     name: LoginName
     kind: AccessKind = AccessKind.SFTP

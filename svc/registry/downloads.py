@@ -20,13 +20,13 @@ Download = tuple[UUID | None, UUID, str, str]
 
 class Downloads:
     def __init__(self) -> None:
-        self._begun: OrderedDict[Download, float] = OrderedDict()
+        self._recent: OrderedDict[Download, float] = OrderedDict()
 
-    def begins(self, download: Download, *, anew: bool) -> bool:
+    def needs_audit(self, download: Download, *, anew: bool) -> bool:
         """Whether this part needs an audit row: the first part, or any part of a download not seen before."""
         now = trio.current_time()
-        known = self._begun.pop(download, -SECONDS) > now - SECONDS
-        self._begun[download] = now
-        while len(self._begun) > MOST:
-            self._begun.popitem(last=False)
+        known = self._recent.pop(download, -SECONDS) > now - SECONDS
+        self._recent[download] = now
+        while len(self._recent) > MOST:
+            self._recent.popitem(last=False)
         return anew or not known

@@ -172,7 +172,7 @@ class _Order:
             WHERE (held.created_at < now() - interval '24 hours'
                    OR held.answer IS NULL AND held.fingerprint = excluded.fingerprint)
               -- A lease that runs far longer than a lease does was made before the clock was set back. Not merely
-              -- longer: now() is when this statement began, and it may have waited for the one that made the lease.
+              -- longer: now() is when this statement started, and it may have waited for another that made the lease.
               AND held.leased_until NOT BETWEEN now() AND now() + make_interval(secs => $6 + $7)
             RETURNING claim
             """,

@@ -129,7 +129,7 @@ def _operation(
     else:
         described["security"] = [{"session": []}, {"token": []}]
         described["description"] = (
-            f"Role: {operation.access.value.replace('_', ' ')}. Scope of a token: {scopes.asked(operation)}."
+            f"Role: {operation.access.value.replace('_', ' ')}. Scope of a token: {scopes.narrowest(operation)}."
         )
     return described
 

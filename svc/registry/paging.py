@@ -169,7 +169,7 @@ async def paginate(
     request: PageRequest,
     tie: str = "id",
     args: Sequence[object] = (),
-    kept: Condition | None = None,
+    known_total: Condition | None = None,
     blocks: Blocks | None = None,
     groups: Groups | None = None,
 ) -> tuple[list[Any], int]:
@@ -177,8 +177,8 @@ async def paginate(
 
     `select` is a SELECT without WHERE, and `args` its own arguments; `source` is the part of its FROM that the
     conditions and orders refer to. Each condition numbers its own arguments from `$1`; `tie` is unique in its table.
-    `kept` is a SELECT of the number of rows, if it is known without counting; `blocks` and `groups` give those of parts
-    of them. Raises `invalid` for a `sort` that is not offered."""
+    `known_total` is a SELECT of the number of rows, if it is known without counting; `blocks` and `groups` give those
+    of parts of them. Raises `invalid` for a `sort` that is not offered."""
     where = list(where)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
     by, descending = _order(request.sort or default_sort, sortable)
@@ -186,20 +186,20 @@ async def paginate(
     lines = _List(queryable, select, source, where, by, descending, tie, args)
     if groups is not None and name == groups.sort:
         return await _page_of_groups(lines, groups, limit, offset)
-    if kept is not None and offset > _NEAR:
-        marks = await _marks(queryable, kept, blocks if blocks is not None and name == blocks.sort else None)
+    if known_total is not None and offset > _NEAR:
+        marks = await _marks(queryable, known_total, blocks if blocks is not None and name == blocks.sort else None)
         total = marks[-1].place
         first, last = min(offset, total), min(offset + limit, total)
         if not descending:
             first, last = total - last, total - first
         return await lines.between(first, last, marks), total
-    if request.q and kept is None:
+    if request.q and known_total is None:
         return await lines.searched(limit, offset)
     rows = await lines.read(descending, limit, offset)
     if len(rows) < limit and (rows or offset == 0):
         return rows, offset + len(rows)
-    if kept is not None:
-        return rows, int(await queryable.fetchval(kept.sql, *kept.args))
+    if known_total is not None:
+        return rows, int(await queryable.fetchval(known_total.sql, *known_total.args))
     condition = joined(where, first=1 + len(args))
     counted = f"SELECT count(*) FROM ({select} WHERE {condition.sql}) AS counted"
     return rows, int(await queryable.fetchval(counted, *args, *condition.args))
@@ -283,10 +283,10 @@ class _List(NamedTuple):
         )
 
 
-async def _marks(queryable: Queryable, kept: Condition, blocks: Blocks | None) -> list[_Mark]:
+async def _marks(queryable: Queryable, known_total: Condition, blocks: Blocks | None) -> list[_Mark]:
     """Both ends of a list, and the ends of its blocks if these are counted."""
     if blocks is None:
-        return [_Mark(0), _Mark(int(await queryable.fetchval(kept.sql, *kept.args)))]
+        return [_Mark(0), _Mark(int(await queryable.fetchval(known_total.sql, *known_total.args)))]
     sql, args = blocks.numbers
     rows = await queryable.fetch(
         f"""SELECT bound, sum(sum(number)) OVER (ORDER BY bound DESC)::bigint AS place

@@ -176,8 +176,8 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: 
         if not principal.is_known:
             raise unauthenticated("Sign in first.", hint="Send a session cookie, or Authorization: Bearer <token>.")
         if principal.scopes is not None and not realm.scopes.allows(principal.scopes, operation):
-            asked = realm.scopes.asked(operation)
-            raise forbidden(f"This token does not have the scope {asked}.", details={"scope": asked})
+            narrowest = realm.scopes.narrowest(operation)
+            raise forbidden(f"This token does not have the scope {narrowest}.", details={"scope": narrowest})
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
         # Before the role: an operator in a customer's account gets this rule as the reason, not the customer's role.

@@ -52,7 +52,7 @@ class ScopePolicy(Protocol):
         """Whether a token with these (closed) scopes may call the operation. An unknown scope allows nothing."""
         ...
 
-    def asked(self, operation: Scoped) -> str:
+    def narrowest(self, operation: Scoped) -> str:
         """The narrowest scope that would suffice, for the message of a refusal."""
         ...
 
@@ -71,7 +71,7 @@ class ListedScopes:
     def allows(self, scopes: frozenset[str], operation: Scoped) -> bool:
         return operation.scope in scopes
 
-    def asked(self, operation: Scoped) -> str:
+    def narrowest(self, operation: Scoped) -> str:
         return operation.scope.value
 
 
@@ -113,7 +113,7 @@ class PrefixScopes:
     def allows(self, scopes: frozenset[str], operation: Scoped) -> bool:
         return any(self._areas[scope].holds(operation) for scope in scopes & self._areas.keys())
 
-    def asked(self, operation: Scoped) -> str:
+    def narrowest(self, operation: Scoped) -> str:
         fitting = [name for name, area in self._areas.items() if area.holds(operation)]
         # An area with prefixes is narrower than one without.
         return min(fitting, key=lambda name: not self._areas[name].prefixes)

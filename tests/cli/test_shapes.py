@@ -159,7 +159,7 @@ def test_traffic_says_what_is_used_and_that_it_is_a_floor(capsys: pytest.Capture
     told = "\n".join(printed(capsys, answer))
     assert "5 GiB of 10 GiB, 50.0% (outbound)" in told
     assert "throttle to 10 Mbit/s" in told
-    assert "readings 900, counters began anew 2 times" in told
+    assert "readings 900, counters restarted 2 times" in told
     unlimited = answer | {"position": position | {"allowance_bytes": None, "percent": None, "action": None}}
     assert "past it" not in "\n".join(printed(capsys, unlimited))
 

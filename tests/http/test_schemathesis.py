@@ -68,7 +68,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
         async with (
             database_cluster.own_database("svc_template") as database_url,
             Database.open(database_url) as database,
-            open_services(config, database, wanted=["events"]) as services,
+            open_services(config, database, enabled_loops=["events"]) as services,
             trio.open_nursery() as nursery,
         ):
             app = create_app(

@@ -41,7 +41,7 @@ async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHar
     """The whole controller, with an administrator in it."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), enabled_loops=()) as services,
         open_identity(database, services=services) as world,
     ):
         yield world

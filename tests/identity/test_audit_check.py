@@ -20,7 +20,7 @@ from tests.support.postgres_server import until
 async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), enabled_loops=()) as services,
         open_identity(database, services=services) as world,
     ):
         yield world
@@ -47,7 +47,7 @@ async def test_a_running_service_seals_by_itself(
 ) -> None:
     monkeypatch.setattr("svc.service.identity_loops.SEAL_SECONDS", 0.05)
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database, wanted=["sealing the audit"]):
+    async with open_services(config, database, enabled_loops=["sealing the audit"]):
         await write_one(database)
 
         async def sealed() -> bool:

@@ -35,7 +35,7 @@ async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHar
     """The whole controller, with a machine, a task of it and a key of Eve's."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), enabled_loops=()) as services,
         open_identity(database, services=services) as world,
     ):
         yield world

@@ -414,7 +414,7 @@ async def test_after_a_restore_no_link_works_and_nothing_that_waited_is_sent(dat
             waiting = await service.services.outbox.write(tx, mail)
             await tx.execute("UPDATE mails SET attempt_at = now() + interval '1 hour' WHERE id = $1", waiting)
 
-        await restore.begin(database, datetime.now(UTC), "0.1.0")
+        await restore.prepare_restored(database, datetime.now(UTC), "0.1.0")
 
         assert (await service.set(token)).status_code == 403
     row = await database.fetchone("SELECT state, content, error FROM mails WHERE id = $1", waiting)

@@ -86,7 +86,7 @@ async def test_one_address_is_served_by_the_sockets_of_all_that_a_unit_holds(
         kept = KeptListener({}, "web", of_unit=True)
         addresses = addresses_of("127.0.0.1", port)
         await nursery.start(
-            partial(serve_tls, app, addresses, Certificates(self_signed(tmp_path)), stop.wait, kept=kept)
+            partial(serve_tls, app, addresses, Certificates(self_signed(tmp_path)), stop.wait, listener=kept)
         )
         async with httpx.AsyncClient(verify=False, trust_env=False) as http:
             assert (await http.get(f"https://127.0.0.1:{port}/")).text == "127.0.0.1"

@@ -107,7 +107,7 @@ async def open_controller(
         webhooks=WebhookSettings(networks=networks, ca_file=authorities),
     )
     async with (
-        open_services(config, database, passwords=CheapPasswords(), wanted=loops) as services,
+        open_services(config, database, passwords=CheapPasswords(), enabled_loops=loops) as services,
         open_identity(database, services=services) as house,
     ):
         yield house

@@ -96,5 +96,5 @@ async def open_site(
         operations_port=0,
     )
     with trio.fail_after(60):
-        async with open_services(config, database, wanted=loops) as services:
+        async with open_services(config, database, enabled_loops=loops) as services:
             yield NodeApiHarness(services, folder)

@@ -253,7 +253,7 @@ async def open_panel(
         passwords=CheapPasswords(),
         work=work,
         recovering=recovering,
-        wanted=loops,
+        enabled_loops=loops,
     )
     merging = 0.0 if isinstance(host.web, RecordedServing) else web_server.MERGE_SECONDS
     with mock.patch.object(web_server, "MERGE_SECONDS", merging):

@@ -81,7 +81,7 @@ async def open_place(
 ) -> AsyncIterator[SecurityGroupHarness]:
     config = ControllerConfig(data_dir=folder, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, passwords=CheapPasswords(), wanted=loops) as services,
+        open_services(config, database, passwords=CheapPasswords(), enabled_loops=loops) as services,
         open_identity(database, services=services) as world,
     ):
         clients: dict[str, Client] = {}

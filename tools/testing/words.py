@@ -59,6 +59,7 @@ EXCEPTIONS: Final[Mapping[str, str]] = {
     "allowance beside usage": "the specification's, of GET /traffic",
     "upload begin": "a command, named in scripts of users",
     "begun: started": "a field of the API, of an import by SSH",
+    "Import Begin Request": "ImportBeginRequest, a model of the OpenAPI document",
     "no more available": "libvirt's, which a refusal is told by",
 }
 """Phrases that may stay, each with its reason. A string without a space needs none: it is a key, column, state or name

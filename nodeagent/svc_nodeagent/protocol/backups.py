@@ -70,8 +70,8 @@ class VmCreateFromCopy(Wire):
 
 
 class VmBackupsForget(Wire):
-    """Remove these copies at the target, of a machine that this node may not have any more; those that are not there
-    are no failure. `password` is of the store. `place`: as of `VmBackup`. Result: `Done`."""
+    """Remove these copies at the target, of a machine that this node may no longer have; missing copies are no
+    failure. `password` is of the store. `place`: as of `VmBackup`. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "done", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
     op: Literal["vm.backups.forget"] = "vm.backups.forget"

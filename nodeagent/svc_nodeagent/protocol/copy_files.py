@@ -66,9 +66,9 @@ class EntryKind(StrEnum):
 
 
 class VmFilesOpen(Wire):
-    """Restore the copy's disks beside the machine, which stays as it is, and have the rescue system `system` show their
-    files; until `VmFilesClose`, or for as long as somebody asks for them. Fields as of `VmRestore`. One that is open
-    already stays so. `owner_id`: the machine's project, so that one customer's copies do not keep out another's.
+    """Restore the copy's disks apart from the machine, which stays as it is, and have the rescue system `system` show
+    their files; until `VmFilesClose`, or for as long as somebody asks for them. Fields as of `VmRestore`. One that is
+    open already stays so. `owner_id`: the machine's project, so that one customer's copies do not keep out another's.
     Result: `OpenedCopy`."""
 
     facts: ClassVar[Facts] = Facts(
@@ -91,7 +91,7 @@ class VmFilesOpen(Wire):
 
 class VmFilesList(Wire):
     """A folder's entries by name, `MOST_LISTED` of them from `offset` on. `volume`: its number, or 0 for that of the
-    guest's system. `interrupted` where the copy is not open (any more). Result: `CopiedFolder`."""
+    guest's system. `interrupted` where the copy is not, or no longer, open. Result: `CopiedFolder`."""
 
     facts: ClassVar[Facts] = query("copied_folder", since=5)
     op: Literal["vm.files.list"] = "vm.files.list"

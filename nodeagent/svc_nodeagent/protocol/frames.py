@@ -142,7 +142,7 @@ class Result(Wire):
 
 
 class DomainChanged(Wire):
-    """The host saw a guest of ours change state, whoever changed it."""
+    """The host saw a guest of ours change state, for any reason."""
 
     frame: Literal["domain_changed"] = "domain_changed"
     vm_id: UUID

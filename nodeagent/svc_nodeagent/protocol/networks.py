@@ -157,7 +157,7 @@ class ObservedTap(Wire):
 
 class ObservedNetwork(Wire):
     """One machine's network on its host. `addresses`: networks that are routed and let through. `differences`: one
-    sentence for each thing in which the host is other than what the agent was told to make it; empty is agreement."""
+    sentence for each way in which the host differs from the network that was ordered; empty is agreement."""
 
     vm_id: UUID
     generation: Generation
@@ -176,7 +176,7 @@ class GuestTold(StrEnum):
 
 class TrafficReading(Wire):
     """Bytes of one machine in one month (UTC), counted at its taps on this host: a floor, never high. They only grow.
-    `resets`: how often the counters began anew (a guest or host restart); `samples`: how often they were read."""
+    `resets`: how often the counters restarted (with the guest or the host); `samples`: how often they were read."""
 
     vm_id: UUID
     period: Period

@@ -64,8 +64,8 @@ class DeleteResult(Wire):
 
 
 class WindowsReport(Wire):
-    """`booted`: its first boot has ended. `password` is then the one that the machine has set for itself, where it has.
-    While it is off, or its agent not there, nothing is known, and it has not."""
+    """`booted`: its first boot has ended. `password`: the password that the machine generated, if it did. While it
+    is off or its agent does not answer, `booted` is false and `password` null."""
 
     kind: Literal["windows"] = "windows"
     vm_id: UUID
@@ -75,9 +75,9 @@ class WindowsReport(Wire):
 
 class BackupResult(Wire):
     """A complete copy. `frozen`: the guest's agent held its file systems still for the moment that it is of; without,
-    it is what the disks held at that moment, as after a power cut. `forgotten` are not at the target any more.
+    it is what the disks held at that moment, as after a power cut. `forgotten` are no longer at the target.
     `stored_bytes`: what of it the target did not have, before it was compressed. `lost`: the target has lost data that
-    earlier copies need and nothing has any more. `state`: the SHA-256 of what firmware and TPM keep, or `none` where
+    earlier copies need and that is nowhere else. `state`: the SHA-256 of what firmware and TPM keep, or `none` where
     the copy has no such thing; agents of before do not say."""
 
     kind: Literal["backup"] = "backup"
@@ -178,7 +178,7 @@ class ProbeResult(Wire):
 
 
 class TrafficResult(Wire):
-    """`ledger_id` is another one when the agent had to begin its ledger anew: then readings begin at zero again."""
+    """`ledger_id` changes when the agent had to create its ledger anew: then readings start at zero again."""
 
     kind: Literal["traffic"] = "traffic"
     ledger_id: UUID

@@ -72,8 +72,8 @@ class VolumeDetach(Wire):
 
 
 class VolumeGrow(Wire):
-    """One that is as large already stays as it is. `vm_id`: the machine that it is attached to, whose guest is told
-    where it runs. Result: `Done`."""
+    """One that is as large already stays as it is. `vm_id`: the machine that it is attached to; its guest is
+    notified if it runs. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=3600.0, since=5)
     op: Literal["volume.grow"] = "volume.grow"

@@ -18,7 +18,7 @@ DNS_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--nameserver",
         "nameservers",
         multiple=True,
-        help="A name by which the world knows the name server of the zones, this server's first; the public host's "
+        help="Public name of a name server of the zones, this server's first; the public host's "
         "without one. May be repeated.",
     ),
     click.option("--hostmaster", help="The address of who answers for the zones; hostmaster@ the public host."),
@@ -26,7 +26,7 @@ DNS_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--site-address",
         "site_addresses",
         multiple=True,
-        help="An address by which the sites are reached; found out without one. May be repeated.",
+        help="Public address of the sites; detected without one. May be repeated.",
     ),
     click.option("--dns-bind", multiple=True, default=("0.0.0.0", "::"), show_default=True),  # noqa: S104
     click.option("--dns-port", default=53, show_default=True),

@@ -55,7 +55,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
 
     configure()
     raise_descriptor_limit()
-    kept = KeptListener(os.environ, "web", of_unit=True)
+    listener = KeptListener(os.environ, "web", of_unit=True)
     app = Web(socket)
     self_signed = TlsFiles(tls / "certificate.pem", tls / "key.pem")
     shown = tls / SHOWN_CERTIFICATE
@@ -63,9 +63,9 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     stop = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as watching:
-            async with trio.open_nursery() as listener:
-                await listener.start(
-                    partial(serve_tls, app, addresses_of(bind, port), certificates, stop.wait, kept=kept)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(
+                    partial(serve_tls, app, addresses_of(bind, port), certificates, stop.wait, listener=listener)
                 )
                 watching.start_soon(certificates.watch, _tell)
                 tell_supervisor(os.environ, "READY=1")

@@ -117,7 +117,7 @@ class TargetUnuseRequest(Request):
 
 
 class TargetRemoveRequest(Request):
-    """`confirm` is its name. `forget_copies`: also where backups are kept there, which are listed no more."""
+    """`confirm` is its name. `forget_copies`: even if there are backups at it, which are then no longer listed."""
 
     id: UUID
     confirm: Confirmation

@@ -57,12 +57,12 @@ _IMAGE: Final = "SELECT id, login_user, os_family, kind FROM images WHERE (id = 
 class VMCreateRequest(Request):
     """`image_id` or `image` (its slug), or an ISO to install it from: `iso_id` or `iso` (its slug); `plan_id` or `plan`
     (its slug), or for staff explicit sizes. `project_id` may be left out where the caller has exactly one. `node_id` is
-    for administrators. Without `access_mode` the image's own user with sudo. `backup_id`: a backup that the disk is
-    made from, in the place of an image; where nothing else is said, project, plan, access mode and SSH keys are those
-    of the machine that it is of. `password`: true asks for a generated one, returned once; `set_password` chooses it. A
-    machine that is installed from an ISO has the accounts that its installer makes, and is given none of this. In no
-    security group the machine is not filtered; in those given it is from its first packet. `restart_policy`: whether it
-    is started again when it goes off without an order; `on_failure` unless its guest has shut itself down."""
+    for administrators. Without `access_mode` the image's own user with sudo. `backup_id`: a backup to create the disk
+    from, instead of an image; project, plan, access mode and SSH keys default to those of the machine that was backed
+    up. `password`: true asks for a generated one, returned once; `set_password` chooses it. A machine that is installed
+    from an ISO has the accounts that its installer makes, and is given none of this. In no security group the machine
+    is not filtered; in those given it is from its first packet. `restart_policy`: whether it is started again when it
+    goes off without an order; `on_failure` unless its guest has shut itself down."""
 
     name: MachineName
     hostname: Hostname | None = None
@@ -140,7 +140,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     given = request.idempotency_key
     key = IdempotencyKey(key_owner(principal), given) if given is not None else None
     if key is not None and (made := await find_by_key(database, key)) is not None:
-        return await made_before(context, request, made)
+        return await answer_repeated(context, request, made)
     new, way_in = await resolve(database, principal, request, key)
     try:
         created = await once_nodes_have_come(
@@ -156,8 +156,8 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         made = await find_by_key(database, key)
         if made is None:
             raise
-        return await made_before(context, request, made)
-    begin(services, new, created)
+        return await answer_repeated(context, request, made)
+    start_creation(services, new, created)
     return VMCreateResult(
         vm=await show(database, principal, created.vm_id),
         task=TaskModel.of(created.task, principal),
@@ -247,26 +247,26 @@ async def resolve(
     return new, way_in
 
 
-def begin(services: Controller, new: NewMachine, created: Created) -> None:
+def start_creation(services: Controller, new: NewMachine, created: Created) -> None:
     """Start the task that creates the machine."""
     if new.first_boot is not None and new.first_boot.password is not None:
         services.windows_passwords.keep(created.vm_id, new.first_boot.password)
     services.tasks.begin(created.task)
 
 
-async def made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:
+async def answer_repeated(context: Context[Controller], request: VMCreateRequest, row: Record) -> VMCreateResult:
     """The answer to a repeated order whose first answer was lost when its process died after creating the machine."""
     database, principal = context.services.database, context.principal
-    task = await get_task(database, made["task_id"])
+    task = await get_task(database, row["task_id"])
     if task is None:
         raise not_found("The task of this machine no longer exists.")
-    machine = await show(database, principal, made["id"])
+    machine = await show(database, principal, row["id"])
     return VMCreateResult(
         vm=machine,
         task=TaskModel.of(task, principal),
         user=machine.user,
         password_chosen=request.set_password is not None,
-        password=Seed.unsealed(context.services.sealer, made["sealed_seed"]).generated,
+        password=Seed.unsealed(context.services.sealer, row["sealed_seed"]).generated,
         replayed=True,
     )
 

@@ -59,7 +59,7 @@ def holders_of(q: str) -> Condition | None:
     return union([beginning, inside])
 
 
-def id_begins(q: str, column: str) -> Condition | None:
+def id_prefix(q: str, column: str) -> Condition | None:
     """True where the id in `column` starts with `q`; None if `q` cannot be the start of an id."""
     digits = q.lower().replace("-", "")
     if len(q) < _LEAST_OF_AN_ID or len(digits) > 32 or set(digits) - set("0123456789abcdef"):

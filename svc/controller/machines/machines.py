@@ -108,14 +108,14 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
         default_sort="-created_at",
         request=request,
         tie="vms.id",
-        kept=_kept(request, context.principal),
+        known_total=_known_total(request, context.principal),
         blocks=_blocks(request, context.principal),
         groups=_groups(request, context.principal),
     )
     return Page[VM].of([VM.of(row, context.principal) for row in rows], total, request)
 
 
-def _kept(request: VMList, principal: Principal) -> Condition | None:
+def _known_total(request: VMList, principal: Principal) -> Condition | None:
     """The number of machines in the list, if a maintained count has it: by node and status, or by project."""
     if request.q or request.label:
         return None

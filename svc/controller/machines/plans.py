@@ -30,7 +30,7 @@ Ipv4Count = Annotated[int, Field(ge=0, le=256, description="How many IPv4 addres
 
 
 class PendingTraffic(Model):
-    """A traffic policy that begins with a month to come, at `effective_from`."""
+    """A traffic policy that applies from `effective_from`, the start of a coming month."""
 
     effective_from: datetime
     traffic_gib: int | None

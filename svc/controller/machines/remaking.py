@@ -102,7 +102,7 @@ class VMReinstallRequest(System):
 
 class VMReinstallResult(Model):
     """`vm` is as it is recorded now: its image is the new one once `task` has succeeded. `password` is there once, when
-    the service made it. `replayed`: the idempotency key had begun this reinstallation before."""
+    the service made it. `replayed`: an earlier request with this idempotency key started it."""
 
     vm: VM
     task: TaskModel
@@ -114,13 +114,13 @@ class VMReinstallResult(Model):
 
 @dataclass(frozen=True)
 class Reinstalled:
-    """The task of a reinstallation, and the way into the new system. `begun`: this call started it, rather than an
-    earlier call with the same key."""
+    """The task of a reinstallation, and the way into the new system. `started`: this call started it, rather than
+    an earlier call with the same key."""
 
     task: Task
     account: str
     generated: str | None
-    begun: bool
+    started: bool
 
 
 @operations.declare(
@@ -133,7 +133,7 @@ class Reinstalled:
 async def resize(context: Context[Controller], request: VMResizeRequest) -> TaskModel:
     database, principal = context.services.database, context.principal
     row = await visible_machine(database, principal, request.id)
-    explicit = any(size is not None for size in (request.vcpus, request.memory_mib, request.disk_gib))
+    explicit = any(given is not None for given in (request.vcpus, request.memory_mib, request.disk_gib))
     plan = await enabled_plan(database, request.plan_id, request.plan)
     if not principal.is_operator:
         if await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id):
@@ -143,10 +143,10 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
     if plan is not None:
         if explicit:
             raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
-        wanted = of_plan(plan, reboot=request.reboot, bounded=not principal.is_operator)
+        size = of_plan(plan, reboot=request.reboot, bounded=not principal.is_operator)
     else:
-        wanted = of_sizes(request, reboot=request.reboot)
-    return TaskModel.of(await resize_machine(context, row, wanted), principal)
+        size = of_sizes(request, reboot=request.reboot)
+    return TaskModel.of(await resize_machine(context, row, size), principal)
 
 
 @operations.declare(
@@ -181,7 +181,7 @@ async def _reinstall(context: Context[Controller], request: VMReinstallRequest, 
         user=done.account,
         password_chosen=request.set_password is not None,
         password=done.generated,
-        replayed=not done.begun,
+        replayed=not done.started,
     )
 
 
@@ -195,10 +195,10 @@ def of_sizes(sizes: Sizes, *, reboot: bool) -> NewSize:
 
 
 async def resize_machine(
-    context: Context[Controller], row: Record, wanted: NewSize, *, decide: Decide | None = None
+    context: Context[Controller], row: Record, size: NewSize, *, decide: Decide | None = None
 ) -> Task:
     machine = context.services.actors.ref(Machine, str(row["id"]))
-    return await machine.ask(Machine.resize, context.caller, wanted, decide)
+    return await machine.ask(Machine.resize, context.caller, size, decide)
 
 
 async def reinstall_machine(
@@ -250,12 +250,12 @@ async def reinstall_machine(
         first_boot=first_boot,
         user_data=user_data,
     )
-    task, begun = await _begin(context, row, new, decide)
-    if begun:
-        return Reinstalled(task, account, new.generated, begun=True)
+    task, started = await _begin(context, row, new, decide)
+    if started:
+        return Reinstalled(task, account, new.generated, started=True)
     # For a repeated order this is the password generated the first time, while it is still needed.
     sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", row["id"])
-    return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated, begun=False)
+    return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated, started=False)
 
 
 async def _install(
@@ -281,9 +281,9 @@ async def _install(
         order=_order(context.principal, key),
         iso_id=iso["id"],
     )
-    task, begun = await _begin(context, row, new, decide)
+    task, started = await _begin(context, row, new, decide)
     account = ACCOUNT if iso["os_family"] == "windows" else account_name(new.access_mode, iso["login_user"])
-    return Reinstalled(task, account, None, begun)
+    return Reinstalled(task, account, None, started)
 
 
 async def _begin(context: Context[Controller], row: Record, new: NewSystem, decide: Decide | None) -> tuple[Task, bool]:

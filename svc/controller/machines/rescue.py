@@ -54,7 +54,7 @@ class VMRescueEndRequest(Request):
 
 class VMRescueResult(Model):
     """`user` signs in to the rescue system, by `password`, which is there once, or an SSH key, once `task` has
-    succeeded. `replayed`: the idempotency key had begun this rescue before."""
+    succeeded. `replayed`: an earlier request with this idempotency key started it."""
 
     vm: VM
     task: TaskModel

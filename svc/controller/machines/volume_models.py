@@ -35,7 +35,7 @@ Protected = Annotated[bool, Field(description="Keep it from being deleted.")]
 
 
 class Volume(Model):
-    """A disk beside a machine's first. `serial` is what the guest knows it by, and `device` its name there, where the
+    """A further disk of a machine. `serial` is what the guest knows it by, and `device` its name there, where the
     guest makes such names. The node is shown to staff and administrators; `project_id` is null of one that was found on
     a node and is nobody's yet. `kept_of`: the machine that it was the disk of, before that was deleted. `error` says
     why one that `failed` cannot be used."""
@@ -85,7 +85,8 @@ class Volume(Model):
 
 
 class VolumeOrdered(Model):
-    """The volume as it is recorded now, and the task that makes it. `replayed`: the idempotency key had begun it."""
+    """The volume as it is recorded now, and the task that makes it. `replayed`: an earlier request with
+    this idempotency key started it."""
 
     volume: Volume
     task: TaskModel

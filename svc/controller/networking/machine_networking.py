@@ -103,7 +103,7 @@ class PoolChoice(Model):
 
 class MachineNetworking(Model):
     """`pools` are what a further address of the first NIC may be of, in the order in which they are tried.
-    `rate_mbps` is the operator's cap and `effective_rate_mbps` the one that counts, each way; null is none.
+    `rate_mbps` is the operator's cap and `effective_rate_mbps` the cap that applies, each way; null is none.
     `ipv4_allowed` is how many addresses the plan allows; staff and administrators, whom it does not bind, see null
     where there is no plan. `month` is the transfer of the month that runs. `error` says why `status` is failed."""
 

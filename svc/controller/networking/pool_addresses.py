@@ -142,12 +142,12 @@ async def list_allocations(context: Context[Controller], request: AllocationList
         default_sort="ip",
         request=request,
         tie="held.ip",
-        kept=None if request.q else _kept(request),
+        known_total=None if request.q else _known_total(request),
     )
     return Page[Allocation].of([Allocation(**dict(row)) for row in rows], total, request)
 
 
-def _kept(request: AllocationList) -> Condition:
+def _known_total(request: AllocationList) -> Condition:
     return Condition(
         """SELECT coalesce(sum(number), 0) FROM list_numbers
            WHERE list = 'addresses by pool' AND scope = $1 AND ($2::text IS NULL OR words[1] = $2)""",

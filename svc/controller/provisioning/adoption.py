@@ -64,14 +64,14 @@ class AdoptPreview(Model):
     would_change_ip: bool
 
     @classmethod
-    def of(cls, found: Preview) -> AdoptPreview:
+    def of(cls, preview: Preview) -> AdoptPreview:
         return cls(
-            verdict=found.verdict,
-            line=found.line,
-            billing_service_id=found.external_ref,
-            legacy_server_id=found.legacy_server_id,
-            vm_id=found.vm_id,
-            vm_name=found.vm_name,
+            verdict=preview.verdict,
+            line=preview.line,
+            billing_service_id=preview.external_ref,
+            legacy_server_id=preview.legacy_server_id,
+            vm_id=preview.vm_id,
+            vm_name=preview.vm_name,
             would_create_vm=False,
             would_change_ip=False,
         )

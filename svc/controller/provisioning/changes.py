@@ -91,8 +91,8 @@ async def change_plan(context: Context[Controller], request: ChangePlanRequest) 
         if plan is None:
             raise wrong_field("plan_id", "give this, or plan_slug")
         row = await _machine(context, request.id, ServiceOrder.CHANGE_PLAN)
-        wanted = of_plan(plan, reboot=request.reboot, bounded=True)
-        return await _resized(context, request.id, row, wanted, ServiceOrder.CHANGE_PLAN)
+        size = of_plan(plan, reboot=request.reboot, bounded=True)
+        return await _resized(context, request.id, row, size, ServiceOrder.CHANGE_PLAN)
 
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
     return answer.model_copy(update={"replayed": replayed})
@@ -109,8 +109,8 @@ async def resize(context: Context[Controller], request: ResizeRequest) -> Servic
 
     async def run() -> ServiceChange:
         row = await _machine(context, request.id, ServiceOrder.RESIZE)
-        wanted = of_sizes(request, reboot=request.reboot)
-        return await _resized(context, request.id, row, wanted, ServiceOrder.RESIZE)
+        size = of_sizes(request, reboot=request.reboot)
+        return await _resized(context, request.id, row, size, ServiceOrder.RESIZE)
 
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
     return answer.model_copy(update={"replayed": replayed})
@@ -144,7 +144,7 @@ async def reinstall(context: Context[Controller], request: ReinstallRequest) -> 
             user=done.account,
             password_chosen=request.set_password is not None,
             password=done.generated,
-            replayed=not done.begun,
+            replayed=not done.started,
         )
 
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
@@ -162,9 +162,9 @@ async def _machine(context: Context[Controller], service_id: UUID, order: Servic
 
 
 async def _resized(
-    context: Context[Controller], service_id: UUID, row: Record, wanted: NewSize, order: ServiceOrder
+    context: Context[Controller], service_id: UUID, row: Record, size: NewSize, order: ServiceOrder
 ) -> ServiceChange:
-    task = await resize_machine(context, row, wanted, decide=_decide(context, service_id, order))
+    task = await resize_machine(context, row, size, decide=_decide(context, service_id, order))
     return ServiceChange(
         service=await shown_service(context.services.database, service_id),
         task=TaskModel.of(task, context.principal),

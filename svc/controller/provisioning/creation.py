@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines.arrivals import once_nodes_have_come
-from svc.controller.machines.creation import VMCreateRequest, WayIn, begin, made_before, resolve
+from svc.controller.machines.creation import VMCreateRequest, WayIn, answer_repeated, resolve, start_creation
 from svc.controller.machines.fields import GivenPassword, Hostname, MachineName, SshKeyText, UserData
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import AccessMode, show
@@ -51,7 +51,7 @@ _Slug = Annotated[str, Field(max_length=100), LINE]
 class ProvisionCreateRequest(Request):
     """The customer is found by `customer_email`, or made: then `customer_name` is what they are called. The machine is
     in `project_id`, or else in the customer's oldest project. Without `access_mode` the image's own user with sudo.
-    Without `ssh_keys` and `set_password` a password is made up; `password` asks for one beside keys."""
+    Without `ssh_keys` and `set_password` a password is generated; `password` asks for one in addition to keys."""
 
     idempotency_key: IdempotencyKeyField
     integration: Integration
@@ -133,7 +133,7 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         if made is None or made["id"] != before.vm_id:
             raise records.reference_taken(request.integration, request.external_ref)
         # The first answer was lost when its process died after creating the machine.
-        answer = await made_before(context, _machine_order(request, before.project_id), made)
+        answer = await answer_repeated(context, _machine_order(request, before.project_id), made)
         return ProvisionResult(service=await shown_service(database, before.id), **dict(answer))
     customer = await database.transact(partial(_customer, context=context, request=request))
     order = _machine_order(request, customer.project_id)
@@ -180,7 +180,7 @@ async def _ordered(
         node_id=new.node_id,
         location_id=new.location_id,
     )
-    begin(services, new, created)
+    start_creation(services, new, created)
     return created, way_in
 
 

@@ -17,7 +17,7 @@ from svc.controller.provisioning.models import ServiceRequest
 from svc.controller.services import Controller
 from svc.identity import person_records
 from svc.identity.person_records import PersonStatus
-from svc.identity.sign_in_links import LinkToken, SignInLink, begin_linked_session, no_such_link
+from svc.identity.sign_in_links import LinkToken, SignInLink, no_such_link, start_linked_session
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Presentation, Request, Route
 from svc.registry.principal import Access, Role
@@ -98,7 +98,7 @@ async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
         person = await person_records.locked(tx, service.customer_id)
         if person.status is PersonStatus.SUSPENDED or person.role is not Role.CUSTOMER:
             raise no_such_link()
-        await begin_linked_session(context, tx, person, link["made_by"])
+        await start_linked_session(context, tx, person, link["made_by"])
         return "/" if service.vm_id is None else f"/#/machines/{service.vm_id}"
 
     return await context.services.database.transact(work)

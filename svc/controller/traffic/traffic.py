@@ -119,7 +119,7 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
         default_sort="-counted_bytes",
         request=request,
         tie="vms.id",
-        kept=_kept(period) if principal.is_operator and not (request.project or request.q) else None,
+        known_total=_known_total(period) if principal.is_operator and not (request.project or request.q) else None,
     )
     received, sent = await _totals(database, period, own)
     decided = joined(own, first=2)
@@ -186,7 +186,7 @@ def _in_period(period: Period) -> Condition:
     )
 
 
-def _kept(period: Period) -> Condition | None:
+def _known_total(period: Period) -> Condition | None:
     """The number of machines in the present month: all, and the deleted ones with traffic counted in it."""
     if period != period_of(utc_now()):
         return None

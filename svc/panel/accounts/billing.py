@@ -106,7 +106,7 @@ class AccountCreated(Account):
 
 
 class AccountSuspendRequest(AccountOrder):
-    """The customer is shown `reason` at sign-in; visitors of their sites are told that those are suspended."""
+    """The customer is shown `reason` at sign-in; visitors see that the sites are suspended."""
 
     reason: Reason
 

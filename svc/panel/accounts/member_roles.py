@@ -17,7 +17,7 @@ from svc_common.errors import ServiceError, forbidden
 
 
 class MemberRole(StrEnum):
-    """From the narrowest to the widest; `BILLING` stands beside them, and sees no site."""
+    """From the narrowest to the widest; `BILLING` is separate, and sees no site."""
 
     VIEWER = "viewer"
     EDITOR = "editor"

@@ -41,7 +41,7 @@ class MemberStatus(StrEnum):
 
 
 class Member(Model):
-    """`site_id` and `domain` are of the one site that it is for; null for the whole account. `name` is told once they
+    """`site_id` and `domain` are of the one site that it is for; null for the whole account. `name` is null until they
     have accepted."""
 
     id: UUID

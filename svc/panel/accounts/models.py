@@ -23,7 +23,7 @@ class AccountStatus(StrEnum):
 
 
 class AccountUse(Model):
-    """What there is of what the plan allows. `disk_mib` is what files, databases and exports took when they were
+    """Usage of what the plan limits. `disk_mib` is what files, databases and exports took when they were
     counted last, and `traffic_mib` what visitors were sent this month (UTC), up to some minutes ago."""
 
     sites: int

@@ -14,7 +14,7 @@ from uuid import UUID
 from svc.identity import person_records
 from svc.identity.person_records import Person, PersonStatus
 from svc.identity.sign_in import LoginResult
-from svc.identity.sign_in_links import LinkToken, SignInLink, begin_linked_session, no_such_link
+from svc.identity.sign_in_links import LinkToken, SignInLink, no_such_link, start_linked_session
 from svc.panel.accounts.billing import AccountRequest, locked_customer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
@@ -112,6 +112,6 @@ async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginR
         person = await person_records.locked(tx, link["user_id"])
         if person.status is PersonStatus.SUSPENDED or person.role not in _LET_IN:
             raise no_such_link()
-        return await begin_linked_session(context, tx, person, link["made_by"])
+        return await start_linked_session(context, tx, person, link["made_by"])
 
     return await context.services.database.transact(work)

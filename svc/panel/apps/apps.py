@@ -174,9 +174,9 @@ async def _variables(context: Context[Panel], site: SiteRow) -> list[AppVariable
 async def shown_app(context: Context[Panel], site: SiteRow) -> SiteAppModel:
     app = await app_of(context.services.database, site)
     if app.live is None:
-        return SiteAppModel.told(app, ServiceStatus(running=False))
+        return SiteAppModel.of(app, ServiceStatus(running=False))
     try:
         status = await context.services.apps.status(app.release(site, app.live))
     except AppError as error:
         raise unavailable(f"The state of the application is unknown: {error}") from error
-    return SiteAppModel.told(app, status)
+    return SiteAppModel.of(app, status)

@@ -42,7 +42,7 @@ class DeployKeyModel(Model):
     made_at: datetime
 
     @classmethod
-    def told(cls, key: DeployKey) -> DeployKeyModel:
+    def of(cls, key: DeployKey) -> DeployKeyModel:
         return cls(
             id=key.id,
             host=key.host,
@@ -85,7 +85,7 @@ async def list_keys(context: Context[Panel], request: SiteRequest) -> list[Deplo
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     await app_of(database, site)
-    return [DeployKeyModel.told(key) for key in await deploy_keys_of(database, site.id)]
+    return [DeployKeyModel.of(key) for key in await deploy_keys_of(database, site.id)]
 
 
 @operations.declare(
@@ -103,7 +103,7 @@ async def make_key(context: Context[Panel], request: DeployKeyRequest) -> Deploy
     await app_of(services.database, site)
     host = request.host.lower()
     keys = await services.foreign_sites.keys(host, request.port)
-    shown = [ShownKey.told(key) for key in keys]
+    shown = [ShownKey.of(key) for key in keys]
     if request.host_key is None:
         return DeployKeyMade(host_keys=shown, key=None)
     host_key = confirmed(keys, request.host_key, host)
@@ -116,7 +116,7 @@ async def make_key(context: Context[Panel], request: DeployKeyRequest) -> Deploy
         await audit.record(tx, context.caller, locked.target, told)
         return made
 
-    return DeployKeyMade(host_keys=shown, key=DeployKeyModel.told(await services.database.transact(work)))
+    return DeployKeyMade(host_keys=shown, key=DeployKeyModel.of(await services.database.transact(work)))
 
 
 @operations.declare(

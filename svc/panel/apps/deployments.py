@@ -62,7 +62,7 @@ BuildScript = Annotated[
 
 
 class AppDeploymentModel(Model):
-    """`live`: visitors come to it. `removed`: its code is not there any more; a rollback needs `ready`. `git_commit`:
+    """`live`: visitors come to it. `removed`: its code was deleted; a rollback needs `ready`. `git_commit`:
     what `git_ref` was when it was fetched."""
 
     number: int
@@ -79,20 +79,20 @@ class AppDeploymentModel(Model):
     created_at: datetime
 
     @classmethod
-    def told(cls, one: Deployment, app: AppRow) -> AppDeploymentModel:
+    def of(cls, deployment: Deployment, app: AppRow) -> AppDeploymentModel:
         return cls(
-            number=one.number,
-            archive=one.source.archive,
-            git_url=one.source.git_url,
-            git_ref=one.source.git_ref,
-            git_commit=one.git_commit,
-            build=one.build,
-            build_script=one.build_script,
-            status=one.status,
-            live=app.live is not None and one.number == app.live_deployment,
-            problem=one.problem,
-            job_id=one.job_id,
-            created_at=one.created_at,
+            number=deployment.number,
+            archive=deployment.source.archive,
+            git_url=deployment.source.git_url,
+            git_ref=deployment.source.git_ref,
+            git_commit=deployment.git_commit,
+            build=deployment.build,
+            build_script=deployment.build_script,
+            status=deployment.status,
+            live=app.live is not None and deployment.number == app.live_deployment,
+            problem=deployment.problem,
+            job_id=deployment.job_id,
+            created_at=deployment.created_at,
         )
 
 
@@ -135,7 +135,7 @@ _BUILDS: Final = {AppRuntime.PYTHON: (Build.NONE, Build.PIP, Build.UV), AppRunti
 
 
 class RollbackRequest(SiteChange):
-    """`deployment`: by default the one before that which runs."""
+    """`deployment`: by default the one before the running deployment."""
 
     deployment: Annotated[int | None, Field(ge=1, le=2**31 - 1)] = None
 
@@ -153,7 +153,7 @@ async def list_deployments(context: Context[Panel], request: DeploymentsRequest)
     site = await site_of(database, context.principal, request.id)
     app = await app_of(database, site)
     found = await deployments_of(database, site.id, request.limit)
-    return [AppDeploymentModel.told(one, app) for one in found]
+    return [AppDeploymentModel.of(one, app) for one in found]
 
 
 @operations.declare(

@@ -59,7 +59,7 @@ class AppState(StrEnum):
 
 
 class SiteAppModel(Model):
-    """`release` counts its starts, and is the one that visitors come to. `problem` is why the last start failed.
+    """`release` counts its starts; it is the release that visitors reach. `problem` is why the last start failed.
     `restarts`: how often it ended by itself since `since` and was started again; `last_exit` is how it ended last."""
 
     site_id: UUID
@@ -76,7 +76,7 @@ class SiteAppModel(Model):
     last_exit: str | None
 
     @classmethod
-    def told(cls, app: AppRow, status: ServiceStatus) -> SiteAppModel:
+    def of(cls, app: AppRow, status: ServiceStatus) -> SiteAppModel:
         state = AppState.RUNNING if app.live is not None and status.running else AppState.STARTING
         return cls(
             site_id=app.site_id,
@@ -108,7 +108,7 @@ class AppStartRequest(SiteChange):
 
 
 class AppStopRequest(SiteChange):
-    """What was begun is answered, within half a minute."""
+    """Requests that have started are answered first, within half a minute."""
 
 
 class AppRestartRequest(SiteChange):

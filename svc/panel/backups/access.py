@@ -35,9 +35,9 @@ async def locked_backup(tx: Transaction, principal: Principal, backup_id: UUID) 
     return await backup_of(tx, principal, backup_id, lock="FOR NO KEY UPDATE OF backups")
 
 
-def site_to_restore(backup: BackupRow, wanted: UUID | None) -> UUID:
+def site_to_restore(backup: BackupRow, requested: UUID | None) -> UUID:
     """Raises `conflict` if the backup's own site is gone and no other is named."""
-    site_id = wanted or backup.site_id
+    site_id = requested or backup.site_id
     if site_id is None:
         raise conflict(
             "The site of this backup was deleted; nothing was restored.",

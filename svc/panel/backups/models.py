@@ -91,8 +91,8 @@ class BackupCreateRequest(SiteChange):
 
 class BackupRestoreRequest(BackupRequest):
     """`parts`, by default files and databases, unless `path` names one file or folder, or `database` one database.
-    `backup.configuration` says what the configuration would change. `site`: another one of the same customer that is
-    written; by default the backup's own. A database is loaded into the one that is called so there."""
+    `backup.configuration` says what the configuration would change. `site`: another site of the same customer to
+    restore into; by default the backup's own. A database is loaded into the site's database of the same name."""
 
     site: UUID | None = None
     path: SitePath | None = None

@@ -111,8 +111,8 @@ async def download(context: Context[Panel], request: ExportDownloadRequest) -> E
         raise conflict("The export is not finished.", hint="Wait for its job.")
     page = await read_page(services.config.folders, export, request.offset, request.limit)
     # The first part requested writes an audit row, whichever it is: a download need not start at 0.
-    began = (context.principal.user_id, row["site_id"], f"export {export.id}", export.sha256)
-    if services.downloads.begins(began, anew=request.offset == 0):
+    part = (context.principal.user_id, row["site_id"], f"export {export.id}", export.sha256)
+    if services.downloads.needs_audit(part, anew=request.offset == 0):
 
         async def work(tx: Transaction) -> None:
             database = await locked_database(tx, context, export.database_id)

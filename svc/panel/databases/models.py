@@ -63,7 +63,7 @@ class DatabaseGrant(Model):
 
 
 class DatabaseUser(Model):
-    """`pending`: the engine has not yet been told of its last change."""
+    """`pending`: its last change is not yet applied in the engine."""
 
     id: UUID
     site_id: UUID

@@ -193,7 +193,7 @@ async def download_file(context: Context[Panel], request: FileDownloadRequest) -
         raise conflict("The file has changed since the download started.", hint="Start again at offset 0.")
     # The first part requested writes an audit row, whichever it is: a download need not start at 0.
     download = (context.principal.user_id, site.id, request.path, version)
-    if context.services.downloads.begins(download, anew=request.offset == 0):
+    if context.services.downloads.needs_audit(download, anew=request.offset == 0):
         await _record(context, site, request.path, {"size": answer.result["size"]})
     return FilePage(
         offset=request.offset,

@@ -140,7 +140,7 @@ class FileUpload(Model):
     created_at: datetime
 
     @classmethod
-    def told(cls, upload: Upload) -> FileUpload:
+    def of(cls, upload: Upload) -> FileUpload:
         return cls(
             id=upload.id,
             path=upload.path,

@@ -72,7 +72,7 @@ async def create_upload(context: Context[Panel], request: UploadCreateRequest) -
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     upload = await services.uploads.begin(context.caller, site, request.path, request.size, replace=request.replace)
-    return FileUpload.told(upload)
+    return FileUpload.of(upload)
 
 
 @operations.declare(
@@ -86,7 +86,7 @@ async def create_upload(context: Context[Panel], request: UploadCreateRequest) -
 )
 async def list_uploads(context: Context[Panel], request: UploadListRequest) -> list[FileUpload]:
     site = await site_of(context.services.database, context.principal, request.id)
-    return [FileUpload.told(upload) for upload in await context.services.uploads.of_site(site)]
+    return [FileUpload.of(upload) for upload in await context.services.uploads.of_site(site)]
 
 
 @operations.declare(
@@ -99,7 +99,7 @@ async def list_uploads(context: Context[Panel], request: UploadListRequest) -> l
 )
 async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUpload:
     site = await site_of(context.services.database, context.principal, request.id)
-    return FileUpload.told(await context.services.uploads.get(site, request.upload))
+    return FileUpload.of(await context.services.uploads.get(site, request.upload))
 
 
 @operations.declare(
@@ -115,7 +115,7 @@ async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUp
 async def put_chunk(context: Context[Panel], request: UploadChunkRequest) -> FileUpload:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
-    return FileUpload.told(await services.uploads.write(site, request.upload, request.offset, request.data_base64))
+    return FileUpload.of(await services.uploads.write(site, request.upload, request.offset, request.data_base64))
 
 
 @operations.declare(
@@ -130,7 +130,7 @@ async def put_chunk(context: Context[Panel], request: UploadChunkRequest) -> Fil
 async def finish_upload(context: Context[Panel], request: UploadFinishRequest) -> FileUpload:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
-    return FileUpload.told(await services.uploads.finish(context.caller, site, request.upload, request.sha256))
+    return FileUpload.of(await services.uploads.finish(context.caller, site, request.upload, request.sha256))
 
 
 @operations.declare(

@@ -63,7 +63,7 @@ async def list_imports(context: Context[Panel], request: ImportListRequest) -> P
         request=request,
         tie="imports.id",
     )
-    return Page[Import].of([Import.told(as_import(row)) for row in rows], total, request)
+    return Page[Import].of([Import.of(as_import(row)) for row in rows], total, request)
 
 
 @operations.declare(
@@ -85,10 +85,10 @@ async def show_import(context: Context[Panel], request: ImportRequest) -> Import
     scope=Scope.WRITE,
     hidden=True,
 )
-async def begin_upload(context: Context[Panel], request: ImportBeginRequest) -> Import:
+async def start_upload(context: Context[Panel], request: ImportBeginRequest) -> Import:
     owner = await context.services.database.transact(lambda tx: owner_of(tx, context, request.owner_email))
     row = await context.services.imports.begin(context.caller, owner, request.name, request.size)
-    return Import.told(row)
+    return Import.of(row)
 
 
 @operations.declare(
@@ -101,7 +101,7 @@ async def begin_upload(context: Context[Panel], request: ImportBeginRequest) -> 
 )
 async def put_chunk(context: Context[Panel], request: ImportChunkRequest) -> Import:
     row = await _visible(context, request.id)
-    return Import.told(await context.services.imports.write(row, request.offset, request.data_base64))
+    return Import.of(await context.services.imports.write(row, request.offset, request.data_base64))
 
 
 @operations.declare(
@@ -114,7 +114,7 @@ async def put_chunk(context: Context[Panel], request: ImportChunkRequest) -> Imp
 )
 async def finish_upload(context: Context[Panel], request: ImportFinishRequest) -> Import:
     row = await _visible(context, request.id)
-    return Import.told(await context.services.imports.finish(context.caller, row, request.sha256))
+    return Import.of(await context.services.imports.finish(context.caller, row, request.sha256))
 
 
 @operations.declare(

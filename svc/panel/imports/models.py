@@ -90,7 +90,7 @@ class PlanItem(Model):
     wanted: bool
 
     @classmethod
-    def told(cls, item: Item, without: frozenset[str]) -> PlanItem:
+    def of(cls, item: Item, without: frozenset[str]) -> PlanItem:
         return cls(
             id=item.id,
             kind=item.kind,
@@ -149,7 +149,7 @@ class Import(Model):
         }
 
     @classmethod
-    def told(cls, row: ImportRow) -> Import:
+    def of(cls, row: ImportRow) -> Import:
         return cls(**cls.fields_of(row))
 
 
@@ -166,7 +166,7 @@ class ImportPlan(Import):
         without = frozenset((row.choices or {}).get("without", ()))
         return cls(
             **cls.fields_of(row),
-            plan=[PlanItem.told(item, without) for item in items],
+            plan=[PlanItem.of(item, without) for item in items],
             notes=[ImportNote(**{name: note[name] for name in ImportNote.model_fields}) for note in row.outcome or []],
             sites=[ImportedSite(domain=domain, site_id=site) for domain, site in sorted(sites.items())],
         )

@@ -62,7 +62,7 @@ class SshImportRequest(Request):
 
 
 class SshImport(Model):
-    """`host_keys`: those that the host shows now. `begun` is null where none of them was confirmed yet."""
+    """`host_keys`: those that the host shows now. No import is started until one is confirmed."""
 
     host_keys: list[ShownKey]
     begun: Import | None
@@ -85,7 +85,7 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
         raise wrong_field("password", "give it, or private_key: nothing opens the other host")
     secrets = _secrets(request)
     keys = await services.foreign_sites.keys(request.host, request.port)
-    shown = [ShownKey.told(key) for key in keys]
+    shown = [ShownKey.of(key) for key in keys]
     if request.host_key is None:
         return SshImport(host_keys=shown, begun=None)
     key = confirmed(keys, request.host_key, request.host)
@@ -101,7 +101,7 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
         database_host=request.database_host,
     )
     row = await services.foreign_sites.begin(context.caller, owner, remote, secrets)
-    return SshImport(host_keys=shown, begun=Import.told(row))
+    return SshImport(host_keys=shown, begun=Import.of(row))
 
 
 def _secrets(request: SshImportRequest) -> Secrets:

@@ -68,7 +68,7 @@ class ScheduleModel(Model):
     created_at: datetime
 
     @classmethod
-    def told(cls, schedule: Schedule) -> ScheduleModel:
+    def of(cls, schedule: Schedule) -> ScheduleModel:
         members: dict[str, Any] = vars(schedule)
         return cls(**members | {"args": list(schedule.args)})
 
@@ -89,7 +89,7 @@ class ScheduleRun(Model):
     exit_status: int | None
 
     @classmethod
-    def told(cls, run: Run) -> ScheduleRun:
+    def of(cls, run: Run) -> ScheduleRun:
         return cls(**{name: getattr(run, name) for name in ScheduleRun.model_fields})
 
 
@@ -99,7 +99,7 @@ class ScheduleRunLog(ScheduleRun):
     output: str
 
     @classmethod
-    def told(cls, run: Run) -> ScheduleRunLog:
+    def of(cls, run: Run) -> ScheduleRunLog:
         return cls(**vars(run))
 
 
@@ -147,7 +147,7 @@ class ScheduleDeleteRequest(ScheduleChange):
 
 
 class ScheduleStartRequest(ScheduleChange):
-    """Now, beside its times."""
+    """Now, in addition to its times."""
 
 
 class ScheduleRunsRequest(ScheduleRequest):

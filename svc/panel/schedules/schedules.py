@@ -95,7 +95,7 @@ async def create_schedule(context: Context[Panel], request: ScheduleCreateReques
         await audit.record(tx, context.caller, schedule.target(locked), {"site": locked.domain, **_told(values)})
         return schedule
 
-    return ScheduleModel.told(await services.database.transact(work))
+    return ScheduleModel.of(await services.database.transact(work))
 
 
 @operations.declare(
@@ -137,7 +137,7 @@ async def update(context: Context[Panel], request: ScheduleUpdateRequest) -> Sch
         await audit.record(tx, context.caller, changed.target(site), {"site": site.domain, **_told(given)})
         return changed
 
-    return ScheduleModel.told(await services.database.transact(work))
+    return ScheduleModel.of(await services.database.transact(work))
 
 
 @operations.declare(
@@ -177,7 +177,7 @@ async def run_now(context: Context[Panel], request: ScheduleStartRequest) -> Sch
         locked = await lock_schedule(tx, schedule.id)
         run = await insert_run(tx, locked, None)
         await audit.record(tx, context.caller, locked.target(site), {"site": site.domain, "run": run.id})
-        return ScheduleRun.told(run)
+        return ScheduleRun.of(run)
 
     return await context.services.database.transact(work)
 
@@ -192,7 +192,7 @@ async def run_now(context: Context[Panel], request: ScheduleStartRequest) -> Sch
 )
 async def list_runs(context: Context[Panel], request: ScheduleRunsRequest) -> list[ScheduleRun]:
     schedule, _ = await _visible(context, request.id)
-    return [ScheduleRun.told(run) for run in await read_runs(context.services.database, schedule.id)]
+    return [ScheduleRun.of(run) for run in await read_runs(context.services.database, schedule.id)]
 
 
 @operations.declare(
@@ -211,12 +211,12 @@ async def show_run(context: Context[Panel], request: ScheduleRunRequest) -> Sche
         await audit.record(tx, context.caller, schedule.target(site), {"site": site.domain, "run": run.id})
 
     await context.services.database.transact(work)
-    return ScheduleRunLog.told(run)
+    return ScheduleRunLog.of(run)
 
 
 async def _shown(context: Context[Panel], site: SiteRow, schedules: Sequence[Schedule]) -> list[ScheduleModel]:
     """As the caller may see them. Arguments are as confidential as the output of the runs, which often repeats them."""
-    shown = [ScheduleModel.told(schedule) for schedule in schedules]
+    shown = [ScheduleModel.of(schedule) for schedule in schedules]
     rights = await rights_in(context.services.database, context.principal, site)
     if rights.allow(operations["schedule.log"]):
         return shown

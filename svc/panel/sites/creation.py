@@ -31,7 +31,7 @@ from svc_webhost.php import PhpVersion
 
 
 class SiteFields(Request):
-    """What is said of a site beside its names, each by the types that have it alone."""
+    """Fields of a site other than its names, each for the types that have it."""
 
     proxy_target: ProxyTarget | None = None
     title: WordPressTitle | None = None

@@ -51,7 +51,7 @@ class DeniedPath(Model):
 
 
 class DeniedPathCreateRequest(SiteChange):
-    """Whoever asks for it gets 403. It holds for what is asked for: a page that includes such a file still does."""
+    """Requests for it get 403. Only requests are denied: a page that includes such a file still does."""
 
     pattern: DeniedPattern
 

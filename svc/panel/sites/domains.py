@@ -53,7 +53,7 @@ class DomainRequest(Request):
 
 
 class DomainUpdateRequest(DomainRequest):
-    """`primary` makes it the name by which the site is known; the one before stays as an alias."""
+    """`primary` makes it the site's main name; the previous one stays as an alias."""
 
     primary: Literal[True] | None = None
     redirect_to_primary: bool | None = None

@@ -72,7 +72,7 @@ class ProtectedPathOpened(ProtectedPathModel):
 
 
 class ProtectedPathCreateRequest(SiteChange):
-    """With what is below it. The site's programs are told who it is, as REMOTE_USER."""
+    """With what is below it. The site's programs get the login as REMOTE_USER."""
 
     path: ProtectedPath
     login: PathLogin
@@ -87,7 +87,7 @@ class ProtectedPathRequest(Request):
 
 
 class PathLoginRequest(ProtectedPathRequest):
-    """A login that there is gets this password in the place of its own."""
+    """An existing login gets this password instead of its own."""
 
     login: PathLogin
     password: Annotated[PathPassword | None, Field(repr=False)] = None

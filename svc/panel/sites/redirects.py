@@ -47,7 +47,7 @@ FROM site_redirects AS sent JOIN sites ON sites.id = sent.site_id"""
 
 
 class SiteRedirect(Model):
-    """`below`: also for every path that begins with `path`."""
+    """`below`: also for every path that starts with `path`."""
 
     id: UUID
     site_id: UUID

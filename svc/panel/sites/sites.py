@@ -95,8 +95,8 @@ class SiteSuspendRequest(SiteChange):
 
 
 class SiteDeleteRequest(SiteChange):
-    """`confirm` repeats the site's domain. `final_backup`: what there is of the site is backed up before, and kept for
-    its owner for 30 days."""
+    """`confirm` repeats the site's domain. `final_backup`: the site is backed up before, and the backup
+    kept for its owner for 30 days."""
 
     confirm: Domain
     final_backup: bool = True

@@ -27,7 +27,7 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
-from svc.service.controller.backup.restore import UNFINISHED, begin
+from svc.service.controller.backup.restore import UNFINISHED, prepare_restored
 from svc.service.controller.figures import LoopLag, watch_controller
 from svc.service.controller.machine_consoles import MachineConsoles
 from svc.service.controller.public_certificate import serve_challenges, tell_of_certificates
@@ -76,9 +76,9 @@ class RunningController:
 
 @asynccontextmanager
 async def open_controller(
-    config: ControllerConfig, environ: Mapping[str, str], wanted: Collection[ControllerLoop] | None = None
+    config: ControllerConfig, environ: Mapping[str, str], enabled_loops: Collection[ControllerLoop] | None = None
 ) -> AsyncIterator[RunningController]:
-    """A controller that serves for the length of the block. Only its `wanted` loops run, or all with None."""
+    """A controller that serves for the length of the block. Only the `enabled_loops` run, or all with None."""
     listener = KeptListener(environ, "api")
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     if (config.data_dir / UNFINISHED).exists():
@@ -92,7 +92,9 @@ async def open_controller(
         marked(database, config.data_dir, partial(_step_back, database)),
         guarded(database, disk),
         open_tracing(config, environ) as tracing,
-        open_services(config, database, tracing.tracer if tracing is not None else None, wanted=wanted) as services,
+        open_services(
+            config, database, tracing.tracer if tracing is not None else None, enabled_loops=enabled_loops
+        ) as services,
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
         app = create_app(
@@ -133,7 +135,7 @@ async def open_controller(
                     addresses_of(config.bind_host, config.api_port),
                     certificates,
                     stop,
-                    kept=listener,
+                    listener=listener,
                 )
             )
             watching.start_soon(lag.run)
@@ -163,7 +165,7 @@ async def _schema(urls: DatabaseUrls) -> AsyncIterator[None]:
 async def _step_back(database: Database, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
     """The database has lost the commits after `as_of`: as after a restore, hosts are compared with the records before
     any address or name is assigned again."""
-    await begin(database, as_of, version("svc"), Past.LOST_COMMITS, keys)
+    await prepare_restored(database, as_of, version("svc"), Past.LOST_COMMITS, keys)
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:

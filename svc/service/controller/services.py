@@ -16,7 +16,7 @@ from svc.controller.nodes.package import agent_release
 from svc.controller.services import Controller
 from svc.identity.passwords import Passwords
 from svc.service.alerts import ActorAlerts, LoopAlerts
-from svc.service.controller.backup import told as backups_told
+from svc.service.controller.backup import results as backup_results
 from svc.service.controller.public_certificate import certificate_keeper
 from svc.service.controller.retention import add_retention
 from svc.service.identity_loops import add_identity_loops
@@ -67,10 +67,10 @@ async def open_services(
     tracer: Tracer | None = None,
     *,
     passwords: Passwords | None = None,
-    wanted: Collection[ControllerLoop] | None = None,
+    enabled_loops: Collection[ControllerLoop] | None = None,
 ) -> AsyncIterator[Controller]:
-    """The running services that operations use: actors, gateway, tasks. Only the gateway listens. Only the `wanted`
-    loops run, or all with None."""
+    """The running services that operations use: actors, gateway, tasks. Only the gateway listens. Only the
+    `enabled_loops` run, or all with None."""
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
@@ -83,7 +83,7 @@ async def open_services(
         ActorSystem.open(on_crash=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         trio.open_nursery() as nursery,
     ):
-        loops = ControllerLoops(nursery, loop_alerts.notice, wanted)
+        loops = ControllerLoops(nursery, loop_alerts.notice, enabled_loops)
         watch = NodeWatch(
             actors,
             database,
@@ -141,7 +141,7 @@ async def open_services(
         install_webhooks(actors, delivering)
         add_webhook_loops(loops, actors, delivering)
         loops.repeat("alert webhooks", TELL_SECONDS, partial(tell_receivers, database))
-        loops.repeat("backups", backups_told.LOOK_SECONDS, partial(backups_told.look, database))
+        loops.repeat("backups", backup_results.LOOK_SECONDS, partial(backup_results.look, database))
         keeper = await certificate_keeper(config, database, sealer, actors)
         if keeper is not None:
             loops.keep("certificate by ACME", keeper.run)

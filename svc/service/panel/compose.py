@@ -88,10 +88,10 @@ async def open_services(
     passwords: Passwords | None = None,
     work: Mapping[str, object] | None = None,
     recovering: Recovering | None = None,
-    wanted: Collection[PanelLoop] | None = None,
+    enabled_loops: Collection[PanelLoop] | None = None,
 ) -> AsyncIterator[Panel]:
     """The running services that operations use. No listener. `work` is that of further kinds of jobs; without
-    `recovering` no manifest is written. Only the `wanted` loops run, or all with None."""
+    `recovering` no manifest is written. Only the `enabled_loops` run, or all with None."""
     folders = config.folders
     await trio.to_thread.run_sync(prepare_shared_sockets, folders)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
@@ -109,7 +109,7 @@ async def open_services(
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
     ):
-        loops = PanelLoops(nursery, loop_alerts.notice, wanted)
+        loops = PanelLoops(nursery, loop_alerts.notice, enabled_loops)
         install_webhooks(actors, delivering)
         actors.register(DnsZone, lambda _: DnsZone(naming))
         await loops.begin("events", events.run)

@@ -106,7 +106,7 @@ def unexpected(found: dict[str, Answered], fits: Callable[[str, Answered], bool]
 
 
 def asked_scope(operation: AnOperation) -> str:
-    return REALM.scopes.asked(operation)
+    return REALM.scopes.narrowest(operation)
 
 
 def foreign_scopes(operation: AnOperation) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ async def test_the_end_of_a_task_is_stored_by_its_actor_during_a_shutdown(databa
         stopping.set()
 
     async with trio.open_nursery() as nursery:
-        async with open_services(config, database, wanted=()) as services:
+        async with open_services(config, database, enabled_loops=()) as services:
 
             async def work(_: TaskRun) -> None: ...
 

@@ -312,7 +312,7 @@ class MachineStore:
 
     @contextlib.contextmanager
     def _patience(self, errors: Errors) -> Iterator[trio.CancelScope]:
-        """Its deadline is moved by whoever asks something of the target."""
+        """Its deadline is moved by each request to the target."""
         said = ""
         with trio.CancelScope() as scope:
             try:

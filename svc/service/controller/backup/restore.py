@@ -71,7 +71,7 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
             await load(urls.owner, members.of_database())
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
-                orders, sessions = await begin(database, manifest.taken_at, manifest.release, Past.BACKUP)
+                orders, sessions = await prepare_restored(database, manifest.taken_at, manifest.release, Past.BACKUP)
                 # The backup may hold a pending notice, and earlier data folders know of commits that it lacks.
                 await database.transact(deal_with_notice)
         await trio.to_thread.run_sync(members.write_files, folder)
@@ -80,7 +80,7 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
     return Restored(manifest, orders, sessions, settings if manifest.configuration is not None else None)
 
 
-async def begin(
+async def prepare_restored(
     database: Database, taken_at: datetime, release: str, past: Past = Past.BACKUP, keys: Sequence[tuple[str, str]] = ()
 ) -> tuple[int, int]:
     """Prepare restored records for the present, before the service serves anybody. Returns how many orders and sessions

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from svc.cli.failures import Exit
-from svc.service.controller.backup import told
+from svc.service.controller.backup import results
 from svc.service.controller.backup.age import CannotDecrypt
 from svc.service.controller.backup.archive import ArchiveReader
 from svc_actors.store import Database
@@ -43,7 +43,7 @@ async def house(database_url: str, tmp_path: Path, kept: Path) -> AsyncIterator[
 
 async def alert(house: House) -> str | None:
     items = (await house.ok("alert", "list", "-o", "json")).json["items"]
-    return next((each["message"] for each in items if each["key"] == told.ALERT), None)
+    return next((each["message"] for each in items if each["key"] == results.ALERT), None)
 
 
 async def test_an_archive_holds_database_keys_and_settings_and_opens_with_the_passphrase_alone(
@@ -119,7 +119,7 @@ async def test_a_timer_that_stopped_is_an_alert(house: House, database_url: str)
     async with Database.open(database_url, size=1) as database:
         await database.execute("UPDATE controller_backups SET ended_at = now() - interval '13 hours'")
 
-        await told.look(database)
+        await results.look(database)
 
     message = await alert(house)
     assert message is not None

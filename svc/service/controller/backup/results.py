@@ -59,5 +59,5 @@ async def _judge(tx: Transaction) -> None:
     if last["error"] is not None:
         message = f"The last backup of the controller to {last['place']} failed, and {since}: {last['error']}"
     elif whole is not None and whole["old"]:
-        message = f"There shall be a backup of the controller every {last['every_hours']:g} h, and {since}."
+        message = f"The controller's backup is overdue: one is due every {last['every_hours']:g} h, and {since}."
     await set_alert(tx, ALERT, message, severity=Severity.CRITICAL)
