@@ -102,7 +102,7 @@ class Agent:
         self._adopted = trio.Event()
         self._online = trio.Event()
         self._stop = trio.Event()
-        self._interrupted = tuple(journal.begun)
+        self._interrupted = tuple(journal.started)
         self.offline_reason: str | None = None
         """Why the last connection ended, until the next one stands."""
         self._log = log.bind(node_id=str(self.enrolment.node_id))

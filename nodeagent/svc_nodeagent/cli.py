@@ -167,7 +167,7 @@ def _status(folder: AgentFolder) -> None:
         "running": _is_held(folder),
         "certificate_expires_at": identity.not_after.isoformat(),
         "certificate_days_left": (identity.not_after - datetime.now(UTC)).days,
-        "operations_under_way": len(journal.begun),
+        "operations_under_way": len(journal.started),
         "outcomes_not_acknowledged": len(journal.outcomes),
     }
     sys.stdout.write(json.dumps(shown, indent=2) + "\n")

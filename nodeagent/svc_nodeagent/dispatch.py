@@ -179,7 +179,7 @@ class Dispatcher:
         does not ask for, are answered as interrupted."""
         await trio.sleep(UNCLAIMED_AFTER)
         for operation_id in since_start:
-            if operation_id in self._journal.begun and operation_id not in self._runs:
+            if operation_id in self._journal.started and operation_id not in self._runs:
                 self._start(operation_id, None)
 
     async def stop(self, patience: float) -> None:
@@ -206,14 +206,14 @@ class Dispatcher:
             self._calls[request.id] = note_calls()
         began = trio.current_time()
         try:
-            if request.id in self._journal.begun:
+            if request.id in self._journal.started:
                 run.resumed = True
                 if not request.operation.facts.repeatable:
                     await self._end(request.id, _NOT_AGAIN, durable=True)
                     return
             elif durable:
                 try:
-                    await self._journal.begin(request.id)
+                    await self._journal.start(request.id)
                 except OSError as error:
                     # Nothing was started and nothing is on the disk: the controller may ask again under another id.
                     outcome: Outcome = Failed(
@@ -285,8 +285,8 @@ class Dispatcher:
         """Journal an outcome for an operation without its request, so that the request cannot run later: it was
         cancelled before it arrived, or nobody asked for it again."""
         try:
-            begun = operation_id in self._journal.begun
-            await self._end(operation_id, _INTERRUPTED if begun else _NEVER_BEGUN, durable=True)
+            started = operation_id in self._journal.started
+            await self._end(operation_id, _INTERRUPTED if started else _NEVER_STARTED, durable=True)
         finally:
             self._over(operation_id)
 
@@ -356,4 +356,4 @@ _PARTLY_CANCELLED = Failed(
     message="Cancelled after the agent had been restarted while this ran; it may have been done before.",
     hint="Look at the machine, and order it again if it is needed.",
 )
-_NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had started.")
+_NEVER_STARTED = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had started.")

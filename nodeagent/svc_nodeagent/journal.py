@@ -2,7 +2,7 @@
 
 An append-only file of lines, each a CRC-32 and a JSON record. Invariants:
 
-- `begin` and `finish` return once their record is on the disk; concurrent ones share one fsync;
+- `start` and `finish` return once their record is on the disk; concurrent ones share one fsync;
 - a file cut at any byte reads as a prefix of what was written: a line that does not match its checksum is skipped;
 - the file is rewritten (new file, fsync, rename) when most of it has been acknowledged, so it stays small.
 
@@ -32,7 +32,7 @@ _CHECKSUM_LENGTH = 8
 log = structlog.get_logger(__name__)
 
 
-class Begun(Wire):
+class Started(Wire):
     record: Literal["begun"] = "begun"
     id: OperationId
 
@@ -48,7 +48,7 @@ class Acknowledged(Wire):
     ids: tuple[OperationId, ...]
 
 
-Record = Annotated[Begun | Ended | Acknowledged, Field(discriminator="record")]
+Record = Annotated[Started | Ended | Acknowledged, Field(discriminator="record")]
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 
@@ -61,10 +61,10 @@ class _Entry:
 
 @dataclass
 class Journal:
-    """Opened by `Journal.open`. Operations in `begun` have no outcome yet; `outcomes` wait to be acknowledged."""
+    """Opened by `Journal.open`. Operations in `started` have no outcome yet; `outcomes` wait to be acknowledged."""
 
     path: Path | None
-    begun: set[OperationId] = field(default_factory=set)
+    started: set[OperationId] = field(default_factory=set)
     outcomes: dict[OperationId, Outcome] = field(default_factory=dict)
     _descriptor: int = -1
     _length: int = 0
@@ -89,18 +89,18 @@ class Journal:
 
     @property
     def unacknowledged(self) -> tuple[OperationId, ...]:
-        return tuple(self.begun) + tuple(self.outcomes)
+        return tuple(self.started) + tuple(self.outcomes)
 
-    async def begin(self, operation_id: OperationId) -> None:
+    async def start(self, operation_id: OperationId) -> None:
         """Record that the operation is about to run. Raises `OSError`: nothing was written, nothing may run."""
-        await self._commit(Begun(id=operation_id))
-        self.begun.add(operation_id)
+        await self._commit(Started(id=operation_id))
+        self.started.add(operation_id)
 
     async def finish(self, operation_id: OperationId, outcome: Outcome, *, durable: bool = True) -> None:
         """Record how it ended. Raises `OSError`: on the disk it is still only started."""
         if durable:
             await self._commit(Ended(id=operation_id, outcome=outcome))
-        self.begun.discard(operation_id)
+        self.started.discard(operation_id)
         self.outcomes[operation_id] = outcome
 
     def acknowledge(self, operation_ids: Iterable[OperationId]) -> None:
@@ -149,7 +149,7 @@ class Journal:
             raise
         self._length += len(data)
         self._lines += len(batch)
-        if self.path is not None and self._lines > _MOST_DEAD_LINES + 4 * (len(self.begun) + len(self.outcomes)):
+        if self.path is not None and self._lines > _MOST_DEAD_LINES + 4 * (len(self.started) + len(self.outcomes)):
             self._compact(self.path, batch)
 
     def _compact(self, path: Path, batch: list[_Entry]) -> None:
@@ -171,10 +171,10 @@ class Journal:
         for line in data.split(b"\n"):
             record = _parse(line)
             match record:
-                case Begun():
-                    self.begun.add(record.id)
+                case Started():
+                    self.started.add(record.id)
                 case Ended():
-                    self.begun.discard(record.id)
+                    self.started.discard(record.id)
                     self.outcomes[record.id] = record.outcome
                 case Acknowledged():
                     for id_ in record.ids:
@@ -185,7 +185,7 @@ class Journal:
             log.warning("journal.damaged_lines", path=str(path), lines=damaged)
 
     def _rewrite(self, path: Path, batch: Iterable[_Entry] = ()) -> None:
-        lines = [_line(Begun(id=id_)) for id_ in list(self.begun)]
+        lines = [_line(Started(id=id_)) for id_ in list(self.started)]
         lines += [_line(Ended(id=id_, outcome=outcome)) for id_, outcome in list(self.outcomes.items())]
         lines += [entry.line for entry in batch]
         new = path.with_suffix(".new")

@@ -99,7 +99,7 @@ class Releases:
         link.rename(self._current)
         sync_folder(self.path)
 
-    def begin_trial(self, trial: Trial) -> None:
+    def start_trial(self, trial: Trial) -> None:
         """Start `trial.release` from here on; the launcher rolls back if it is not accepted."""
         self._returned.unlink(missing_ok=True)
         write_whole(self._trial, json.dumps(asdict(trial)).encode(), mode=0o644)

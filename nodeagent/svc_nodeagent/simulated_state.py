@@ -105,7 +105,7 @@ class SimulatedState:
         self._sending.send_nowait(change)
 
     @property
-    def told(self) -> bool:
+    def caught_up(self) -> bool:
         """Whether the listener of `domain_changes` has taken every change, and waits for more."""
         channel = self._sending.statistics()
         return channel.current_buffer_used == 0 and channel.tasks_waiting_receive > 0

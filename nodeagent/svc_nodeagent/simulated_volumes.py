@@ -32,7 +32,7 @@ Volumes = dict[UUID, SimulatedVolume]
 
 
 def changed(
-    volumes: Mapping[UUID, SimulatedVolume], kept: tuple[KeptDisk, ...], operation: VolumeOperation
+    volumes: Mapping[UUID, SimulatedVolume], kept_disks: tuple[KeptDisk, ...], operation: VolumeOperation
 ) -> tuple[Volumes, tuple[KeptDisk, ...]]:
     """The volumes afterwards. Raises `HostError` as a real host does."""
     after, volume_id = dict(volumes), operation.volume_id
@@ -40,7 +40,7 @@ def changed(
         case VolumeCreate(size_gib=size_gib):
             after.setdefault(volume_id, SimulatedVolume(size_gib=size_gib))
         case VolumeAttach(vm_id=vm_id, index=index):
-            kept = _taken_over(after, kept, operation)
+            kept_disks = _taken_over(after, kept_disks, operation)
             if after[volume_id].vm_id not in (None, vm_id):
                 raise HostError(FailureCode.CONFLICT, "Another machine has the volume.")
             after[volume_id] = after[volume_id].model_copy(update={"vm_id": vm_id, "index": index})
@@ -48,15 +48,15 @@ def changed(
             if volume_id in after:
                 after[volume_id] = after[volume_id].model_copy(update={"vm_id": None, "index": None})
         case VolumeGrow(size_gib=size_gib):
-            kept = _taken_over(after, kept, operation)
+            kept_disks = _taken_over(after, kept_disks, operation)
             grown = max(after[volume_id].size_gib, size_gib)
             after[volume_id] = after[volume_id].model_copy(update={"size_gib": grown})
         case VolumeDelete(kept=name):
             if volume_id in after and after[volume_id].vm_id is not None:
                 raise HostError(FailureCode.CONFLICT, "A machine has the volume.")
             after.pop(volume_id, None)
-            kept = tuple(disk for disk in kept if disk.name != name)
-    return after, kept
+            kept_disks = tuple(disk for disk in kept_disks if disk.name != name)
+    return after, kept_disks
 
 
 def observed(volumes: Mapping[UUID, SimulatedVolume]) -> tuple[ObservedVolume, ...]:

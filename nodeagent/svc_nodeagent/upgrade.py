@@ -83,7 +83,7 @@ class Upgrader:
             wheel.unlink(missing_ok=True)
         await self._check(wanted)
         await report(60, f"starting release {wanted}")
-        self._releases.begin_trial(Trial(wanted, self.release, operation.order, operation.trial_seconds))
+        self._releases.start_trial(Trial(wanted, self.release, operation.order, operation.trial_seconds))
         log.info("upgrade.starting", release=wanted, before=self.release)
         raise Replaced
 

@@ -65,7 +65,7 @@ class PowerHarness:
         test does next, for which a real host needs seconds."""
 
         async def recorded() -> bool:
-            return all(host.told for host in self.hosts.hosts.values()) and self.nodes.heard
+            return all(host.caught_up for host in self.hosts.hosts.values()) and self.nodes.heard
 
         await self.until(recorded)
 

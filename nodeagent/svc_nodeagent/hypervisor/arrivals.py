@@ -43,7 +43,7 @@ async def require_nothing_of(guests: Guests, folders: Folders, vm_id: UUID, volu
         )
 
 
-def begin(folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
+def start(folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
     folder = folders.machine(vm_id)
     folder.mkdir()
     folder.chmod(0o711)

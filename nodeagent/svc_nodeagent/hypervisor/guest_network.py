@@ -89,12 +89,12 @@ class Status(_Answer):
     status: _Status = Field(alias="return")
 
 
-def changes(seen: Sequence[GuestNic], wanted: NetworkSpec, previous: NetworkSpec) -> tuple[Command, ...]:
+def changes(seen: Sequence[GuestNic], desired: NetworkSpec, previous: NetworkSpec) -> tuple[Command, ...]:
     """Commands in the order to run them. Raises `NicNotFound`."""
     by_mac = {own.mac: own for own in seen}
     earlier = {nic.nic_id: nic for nic in previous.nics}
     commands: list[Command] = []
-    for index, nic in enumerate(wanted.nics):
+    for index, nic in enumerate(desired.nics):
         if nic.mac not in by_mac:
             raise NicNotFound(nic.mac)
         own, before = by_mac[nic.mac], earlier.get(nic.nic_id)

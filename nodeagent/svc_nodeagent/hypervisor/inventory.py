@@ -75,7 +75,7 @@ async def facts(
         accelerator=verdict.accelerator.value,
         machine_types=emulator.machine_types,
         network_features=features.found,
-        network_lacks=features.lacks | kept.told(),
+        network_lacks=features.lacks | kept.as_lacks(),
         host_addresses=await host_addresses(naming),
         platform_features=platforms.found,
         platform_lacks=dict(platforms.lacks),

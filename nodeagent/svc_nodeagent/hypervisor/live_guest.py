@@ -16,7 +16,7 @@ from svc_nodeagent.protocol import DomainState, LivePlace
 LOOK_SECONDS: Final = 0.1
 
 
-async def asked(guests: Guests, vm_id: UUID, name: str, work: Callable[[Any], Any]) -> Any:
+async def call_domain(guests: Guests, vm_id: UUID, name: str, work: Callable[[Any], Any]) -> Any:
     """None if there is no such domain."""
     try:
         return await guests.on_domain(vm_id, name, work, timeout=CALL_TIMEOUT_SECONDS)

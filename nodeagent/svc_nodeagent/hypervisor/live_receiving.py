@@ -35,7 +35,7 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_nearly_full, require_room
 from svc_nodeagent.hypervisor.live_definition import Moved
 from svc_nodeagent.hypervisor.live_gate import Gate
-from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
+from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, gone_on
 from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, SocketsOf, carry_dialling
 from svc_nodeagent.hypervisor.live_words import (
     READY_SECONDS,
@@ -115,7 +115,7 @@ class LiveReceiving:
             await arrivals.require_nothing_of(self._guests, self._folders, vm_id, volumes)
             try:
                 # The mark first: a crash anywhere from here to `complete` leaves what the next start removes.
-                await in_thread(arrivals.begin, self._folders, vm_id, volumes)
+                await in_thread(arrivals.start, self._folders, vm_id, volumes)
                 fault_point("live.begun")
                 await self._receive(operation, report)
                 if not await self._has_arrived(vm_id):
@@ -145,7 +145,7 @@ class LiveReceiving:
             record = await self._definitions.with_network(vm_id, operation.network)
             await self._definitions.apply_network(record)
             fault_point("live.carried")
-            if await asked(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
+            if await call_domain(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
                 await self._announce(vm_id)
             fault_point("live.gone_on")
             # The definition that came serves the running guest only; the next start is by one of this host's own.
@@ -237,7 +237,7 @@ class LiveReceiving:
         """libvirt makes a guest persistent once it is complete, and removes one that is not."""
         with trio.move_on_after(ARRIVAL_SECONDS):
             while True:
-                found = await asked(
+                found = await call_domain(
                     self._guests, vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isPersistent())
                 )
                 # None: libvirt has removed it. False: transient still, so libvirt has not decided yet.
@@ -251,7 +251,7 @@ class LiveReceiving:
         the next packet that the guest sends."""
         command = json.dumps({"execute": "announce-self", "arguments": _ANNOUNCE})
         try:
-            await asked(
+            await call_domain(
                 self._guests, vm_id, "announce-self", lambda domain: libvirt_qemu.qemuMonitorCommand(domain, command, 0)
             )
         except HostError as error:

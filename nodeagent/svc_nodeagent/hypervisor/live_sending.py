@@ -25,7 +25,7 @@ from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import SECRET, FirstBoot, Folders, MachineRecord, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache
-from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
+from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, gone_on
 from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, Sockets, SocketsOf, carry_dialled, listen
 from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dialled, line, unreadable
 from svc_nodeagent.hypervisor.naming import Naming
@@ -203,10 +203,10 @@ class LiveSending:
         # An aborted job is not gone at once, and while one is there libvirt refuses the next move.
         with trio.fail_after(SETTLE_SECONDS):
             while True:
-                if await asked(self._guests, vm_id, "virDomainAbortJob", _job_is_over) is not False:
+                if await call_domain(self._guests, vm_id, "virDomainAbortJob", _job_is_over) is not False:
                     break
                 await trio.sleep(LOOK_SECONDS)
-        place = await asked(self._guests, vm_id, "virDomainResume", gone_on)
+        place = await call_domain(self._guests, vm_id, "virDomainResume", gone_on)
         state = await self._guests.state(vm_id)
         return LiveResult(vm_id=vm_id, place=place or LivePlace.ABSENT, state=state)
 

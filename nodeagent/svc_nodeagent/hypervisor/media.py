@@ -46,10 +46,10 @@ def inserted(folders: Folders, vm_id: UUID) -> Inserted | None:
         return None
 
 
-def write_inserted(folders: Folders, vm_id: UUID, wanted: Inserted | None) -> None:
+def write_inserted(folders: Folders, vm_id: UUID, medium: Inserted | None) -> None:
     path = _path(folders, vm_id)
-    if wanted is not None:
-        write_whole(path, wanted.model_dump_json().encode(), mode=0o600)
+    if medium is not None:
+        write_whole(path, medium.model_dump_json().encode(), mode=0o600)
         return
     path.unlink(missing_ok=True)
     sync_folder(path.parent)

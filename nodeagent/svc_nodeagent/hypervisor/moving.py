@@ -168,7 +168,7 @@ class Moves:
             await arrivals.require_nothing_of(self._guests, self._folders, vm_id, volumes)
             stream = _Stream(await self._dial(operation.stream_token))
             try:
-                await in_thread(arrivals.begin, self._folders, vm_id, volumes)
+                await in_thread(arrivals.start, self._folders, vm_id, volumes)
                 fault_point("move.begun")
                 taken = await self._take_in(operation, stream, report)
                 await in_thread(arrivals.complete, self._folders, vm_id)

@@ -49,11 +49,11 @@ class Rescues:
     async def perform(self, operation: RescueOperation, report: Report) -> DomainResult:
         match operation:
             case VmRescue():
-                return await self.begin(operation, report)
+                return await self.enter(operation, report)
             case VmRescueEnd():
                 return await self.end(operation, report)
 
-    async def begin(self, operation: VmRescue, report: Report) -> DomainResult:
+    async def enter(self, operation: VmRescue, report: Report) -> DomainResult:
         wanted = Rescue(
             instance_id=operation.instance_id,
             system=file_name(operation.system),

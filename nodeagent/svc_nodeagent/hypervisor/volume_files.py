@@ -40,9 +40,9 @@ async def make(folders: Folders, volume_id: UUID, size_gib: int, owner: tuple[in
         raise
 
 
-async def take_over(folders: Folders, volume_id: UUID, kept: str | None, owner: tuple[int, int]) -> Path:
+async def take_over(folders: Folders, volume_id: UUID, kept_disk: str | None, owner: tuple[int, int]) -> Path:
     """The volume's file; a kept disk of a deleted machine is converted to one. Raises `HostError(not_found)`."""
-    path, source = folders.volume(volume_id), _kept_file(folders, kept)
+    path, source = folders.volume(volume_id), _kept_file(folders, kept_disk)
     if await in_thread(path.exists):
         if source is not None and await in_thread(source.parent.exists):
             await in_thread(_tidy, source.parent)
@@ -86,7 +86,7 @@ async def let_go(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> No
                 await drop_snapshots(folders.volume(disk.volume_id))
 
 
-def remove(folders: Folders, volume_id: UUID, kept: str | None) -> None:
+def remove(folders: Folders, volume_id: UUID, kept_disk: str | None) -> None:
     """Raises `HostError(conflict)` while a machine has it."""
     if holder(folders, volume_id) is not None:
         raise HostError(
@@ -95,7 +95,7 @@ def remove(folders: Folders, volume_id: UUID, kept: str | None) -> None:
     folders.volume(volume_id).unlink(missing_ok=True)
     sync_folder(folders.volumes)
     fault_point("volume.removed")
-    source = _kept_file(folders, kept)
+    source = _kept_file(folders, kept_disk)
     if source is not None and source.parent.exists():
         source.unlink(missing_ok=True)
         _tidy(source.parent)
@@ -141,13 +141,13 @@ def kept_disks(folders: Folders) -> tuple[KeptDisk, ...]:
     return tuple(kept)
 
 
-def _kept_file(folders: Folders, kept: str | None) -> Path | None:
+def _kept_file(folders: Folders, kept_disk: str | None) -> Path | None:
     """Raises `HostError(invalid)` for a name that is not of a kept disk."""
-    if kept is None:
+    if kept_disk is None:
         return None
-    if _KEPT.fullmatch(kept) is None:
+    if _KEPT.fullmatch(kept_disk) is None:
         raise HostError(FailureCode.INVALID, "That is not the name of a kept disk.")
-    return folders.root / kept
+    return folders.root / kept_disk
 
 
 def _tidy(folder: Path) -> None:

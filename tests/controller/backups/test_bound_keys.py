@@ -105,11 +105,11 @@ async def test_keys_of_one_machine_open_its_copies_alone(s3: S3) -> None:
         # A store that is not there is told from keys that open nothing
         nothing = uuid4()
         with pytest.raises(HostError) as absent:
-            await store_at(Path("/nowhere"), nothing, "key", await place_of(s3, gate, nothing)).kept()
+            await store_at(Path("/nowhere"), nothing, "key", await place_of(s3, gate, nothing)).listing()
         assert absent.value.code is FailureCode.NOT_FOUND
         gate.expired.add(place.access_key)
         for order in (
-            store_at(Path("/nowhere"), own, "key", place).kept,
+            store_at(Path("/nowhere"), own, "key", place).listing,
             store_at(Path("/nowhere"), own, "key", place).remove,
         ):
             with pytest.raises(HostError) as refused:

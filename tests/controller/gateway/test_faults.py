@@ -120,7 +120,7 @@ async def test_work_goes_on_while_disconnected_and_its_result_waits(rig: Gateway
                 results.append(await rig.gateway.perform(node.node_id, OperationId("t:create"), operation, timeout=50))
 
             nursery.start_soon(ask)
-            await until(lambda: bool(agent._journal.begun))
+            await until(lambda: bool(agent._journal.started))
             proxy.swallowing = True
             proxy.cut()
             await until(lambda: bool(agent._journal.outcomes))

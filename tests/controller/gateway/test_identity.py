@@ -81,7 +81,7 @@ async def test_what_waits_for_a_deleted_node_is_told(rig: GatewayHarness) -> Non
                 await rig.gateway.perform(node.node_id, OperationId("t:create"), create(), timeout=60)
 
         nursery.start_soon(ask)
-        await until(lambda: bool(agent._journal.begun))
+        await until(lambda: bool(agent._journal.started))
         await _revoke(rig, node)
 
 
@@ -166,7 +166,7 @@ async def test_an_operation_under_way_survives_the_renewal(rig: GatewayHarness) 
             await rig.gateway.perform(node.node_id, OperationId("t:create"), create(), timeout=20)
 
         nursery.start_soon(ask)
-        await until(lambda: bool(agent._journal.begun))
+        await until(lambda: bool(agent._journal.started))
         agent.renew_certificate()
         await until(lambda: agent.identity is not first)
     assert len(node.host.performed) == 1

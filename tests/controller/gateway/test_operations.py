@@ -98,7 +98,7 @@ async def test_a_restarted_controller_gets_the_outcome_of_what_it_had_asked_for(
     async with node.running() as agent:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
-            await until(lambda: bool(agent._journal.begun))
+            await until(lambda: bool(agent._journal.started))
             nursery.cancel_scope.cancel()
         await rig.stop_gateway()
         await until(lambda: len(node.host.performed) == 1)

@@ -142,7 +142,7 @@ async def test_a_second_order_tries_again_what_was_given_up(rig: GatewayHarness)
     releases = installed(node.folder.path, old)
     releases.install(new.wheel)
     trial = Trial(new.name, old.name, "1", 20.0)
-    releases.begin_trial(trial)
+    releases.start_trial(trial)
     releases.go_back(trial, "the network was away")
 
     with launched(node.folder.path, "--simulated"):
@@ -210,7 +210,7 @@ def test_a_crash_at_any_step_of_a_switch_leaves_a_release_to_start(tmp_path: Pat
     releases = installed(tmp_path, old)
     releases.install(new.wheel)
     trial = Trial(new.name, old.name, str(uuid4()), 20.0)
-    releases.begin_trial(trial)
+    releases.start_trial(trial)
 
     assert (releases.current(), releases.trial()) == (new.name, trial)
 
@@ -218,7 +218,7 @@ def test_a_crash_at_any_step_of_a_switch_leaves_a_release_to_start(tmp_path: Pat
     releases.switch(old.name)
     assert releases.trial() is None
 
-    releases.begin_trial(trial)
+    releases.start_trial(trial)
     assert not releases.accept(old.name)
     assert releases.accept(new.name)
     assert releases.trial() is None

@@ -253,7 +253,7 @@ async def test_what_an_earlier_process_began_is_run_when_the_controller_asks_aga
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     journal = Journal.open(None)
-    journal.begun.add(OperationId("a"))
+    journal.started.add(OperationId("a"))
     async with agent(journal) as it:
         assert it.dispatcher.unacknowledged == ("a",)
         it.ask()
@@ -265,9 +265,9 @@ async def test_what_an_earlier_process_began_and_nobody_asks_for_was_interrupted
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     journal = Journal.open(None)
-    journal.begun |= {OperationId("asked"), OperationId("forgotten")}
+    journal.started |= {OperationId("asked"), OperationId("forgotten")}
     async with agent(journal) as it, trio.open_nursery() as nursery:
-        nursery.start_soon(it.dispatcher.give_up_unclaimed, tuple(journal.begun))
+        nursery.start_soon(it.dispatcher.give_up_unclaimed, tuple(journal.started))
         it.ask("asked")
         await trio.sleep(UNCLAIMED_AFTER + 5)
     outcome = journal.outcomes[OperationId("forgotten")]
@@ -285,7 +285,7 @@ async def test_nothing_is_begun_that_cannot_be_written_down(
             await trio.lowlevel.checkpoint()
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(it.journal, "begin", full)
+        monkeypatch.setattr(it.journal, "start", full)
         it.ask()
         outcome = await it.next_result()
         assert it.host.performed == 0
@@ -340,7 +340,7 @@ async def test_a_reset_that_an_earlier_process_had_begun_is_not_done_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     journal = Journal.open(None)
-    await journal.begin(OperationId("a"))
+    await journal.start(OperationId("a"))
     async with agent(journal) as it:
         it.ask(operation=VmReset(vm_id=VM))
         outcome = await it.next_result()
@@ -361,7 +361,7 @@ async def test_what_an_earlier_process_may_have_done_is_not_said_to_be_cancelled
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     journal = Journal.open(None)
-    await journal.begin(OperationId("a"))
+    await journal.start(OperationId("a"))
     async with agent(journal) as it:
         it.ask()
         await trio.sleep(0.1)

@@ -19,12 +19,12 @@ REFUSED = Failed(code=FailureCode.CAPACITY, message="no room: über alles 🙂\n
 
 async def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal")
-    await journal.begin(OperationId("a"))
-    await journal.begin(OperationId("b"))
+    await journal.start(OperationId("a"))
+    await journal.start(OperationId("b"))
     await journal.finish(OperationId("b"), REFUSED)
     journal.close()
     again = Journal.open(tmp_path / "journal")
-    assert again.begun == {"a"}
+    assert again.started == {"a"}
     assert again.outcomes == {"b": REFUSED}
 
 
@@ -34,11 +34,11 @@ async def test_a_file_cut_at_any_byte_reads_as_a_prefix_of_what_was_written(tmp_
     states: dict[int, tuple[set[OperationId], dict[OperationId, Outcome]]] = {0: (set(), {})}
     for number in range(6):
         operation_id = OperationId(f"operation-{number}")
-        await journal.begin(operation_id)
-        states[path.stat().st_size] = (set(journal.begun), dict(journal.outcomes))
+        await journal.start(operation_id)
+        states[path.stat().st_size] = (set(journal.started), dict(journal.outcomes))
         if number % 2:
             await journal.finish(operation_id, REFUSED if number % 3 else DONE)
-            states[path.stat().st_size] = (set(journal.begun), dict(journal.outcomes))
+            states[path.stat().st_size] = (set(journal.started), dict(journal.outcomes))
     journal.close()
     whole = path.read_bytes()
     for length in range(len(whole) + 1):
@@ -47,20 +47,20 @@ async def test_a_file_cut_at_any_byte_reads_as_a_prefix_of_what_was_written(tmp_
         cut.read(path)
         # A line is whole without its newline already.
         reached = max(size for size in states if size <= length + (length + 1 in states))
-        assert (cut.begun, cut.outcomes) == states[reached], length
+        assert (cut.started, cut.outcomes) == states[reached], length
 
 
 async def test_a_journal_cut_at_any_byte_goes_on_without_harm(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal.open(path)
-    await journal.begin(OperationId("a"))
+    await journal.start(OperationId("a"))
     await journal.finish(OperationId("a"), DONE)
     journal.close()
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         cut = Journal.open(path)
-        await cut.begin(OperationId("after"))
+        await cut.start(OperationId("after"))
         await cut.finish(OperationId("after"), DONE)
         cut.close()
         again = Journal(None)
@@ -95,15 +95,15 @@ async def test_an_acknowledged_outcome_is_gone_after_a_restart(tmp_path: Path) -
 async def test_the_file_stays_small_however_many_operations_were_acknowledged(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal.open(path)
-    await journal.begin(OperationId("kept"))
+    await journal.start(OperationId("kept"))
     for number in range(1_500):
         operation_id = OperationId(f"operation-{number}")
-        await journal.begin(operation_id)
+        await journal.start(operation_id)
         await journal.finish(operation_id, DONE)
         journal.acknowledge([operation_id])
     journal.close()
     assert path.stat().st_size < 400_000
-    assert Journal.open(path).begun >= {"kept"}
+    assert Journal.open(path).started >= {"kept"}
 
 
 async def test_a_full_disk_is_reported_and_what_is_on_the_disk_stays_readable(
@@ -120,14 +120,14 @@ async def test_a_full_disk_is_reported_and_what_is_on_the_disk_stays_readable(
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="journal cannot be written"):
-        await journal.begin(OperationId("b"))
-    assert OperationId("b") not in journal.begun
+        await journal.start(OperationId("b"))
+    assert OperationId("b") not in journal.started
     monkeypatch.undo()
-    await journal.begin(OperationId("c"))
+    await journal.start(OperationId("c"))
     journal.close()
     again = Journal.open(path)
     assert again.outcomes == {"a": DONE}
-    assert again.begun == {"c"}
+    assert again.started == {"c"}
 
 
 async def test_operations_begun_together_share_one_wait_for_the_disk(
@@ -145,8 +145,8 @@ async def test_operations_begun_together_share_one_wait_for_the_disk(
     monkeypatch.setattr(os, "fsync", count)
     async with trio.open_nursery() as nursery:
         for number in range(200):
-            nursery.start_soon(journal.begin, OperationId(f"{number}"))
-    assert len(journal.begun) == 200
+            nursery.start_soon(journal.start, OperationId(f"{number}"))
+    assert len(journal.started) == 200
     assert syncs < 20
 
 

@@ -58,7 +58,7 @@ async def cut_short(store: MachineStore, mib: int) -> None:
 
 
 async def content_of(store: MachineStore, copy_id: UUID) -> bytes:
-    [snapshot] = [each for each in (await store.kept()).snapshots if each.copy_id == copy_id]
+    [snapshot] = [each for each in (await store.listing()).snapshots if each.copy_id == copy_id]
     return await read(store, snapshot)
 
 
@@ -130,9 +130,9 @@ async def test_each_of_a_chain_of_increments_is_what_was_copied(tmp_path: Path, 
     assert size_of(tmp_path) < increments * len(disk) * 3 / 4
     # Every other goes, and what the others need stays
     gone = list(kept)[::2]
-    await store.forget([each for each in (await store.kept()).snapshots if each.copy_id in gone])
+    await store.forget([each for each in (await store.listing()).snapshots if each.copy_id in gone])
     assert await store.prune()
-    left = (await store.kept()).snapshots
+    left = (await store.listing()).snapshots
     assert {each.copy_id for each in left} == kept.keys() - set(gone)
     for each in left:
         assert hashlib.sha256(await read(store, each)).hexdigest() == kept[each.copy_id]
@@ -178,7 +178,7 @@ async def test_nothing_is_written_beneath_a_target_that_goes_away_meanwhile(tmp_
         target.rename(away)
         await sink.send_all(content[20 * MIB :])
     assert not target.exists()
-    for order in (store.prepare, store.prune, store.kept):
+    for order in (store.prepare, store.prune, store.listing):
         with pytest.raises(HostError, match="no target for backups") as refused:
             await order()
         assert refused.value.code is FailureCode.CONFLICT

@@ -121,7 +121,7 @@ async def test_copies_are_kept_given_back_and_removed(target: Target) -> None:
     vm_id = uuid4()
     store, content = target.store(vm_id), os.urandom(3 * MIB)
     with pytest.raises(HostError) as none:
-        await store.kept()
+        await store.listing()
     assert none.value.code is FailureCode.NOT_FOUND
     await store.prepare()
     first = await keep(store, content)
@@ -129,13 +129,13 @@ async def test_copies_are_kept_given_back_and_removed(target: Target) -> None:
     assert await content_of(store, first) == content
     # Without the key of the store nobody reads it
     with pytest.raises(HostError, match="wrong password"):
-        await store_at(Path("/nowhere"), vm_id, "another", target.place).kept()
+        await store_at(Path("/nowhere"), vm_id, "another", target.place).listing()
 
-    await store.forget([each for each in (await store.kept()).snapshots if each.copy_id == first])
+    await store.forget([each for each in (await store.listing()).snapshots if each.copy_id == first])
     assert await store.prune()
     assert await content_of(store, second) == content + b"more"
     await store.remove()
-    assert not (await store.kept()).snapshots
+    assert not (await store.listing()).snapshots
     await target.store(uuid4()).remove()
 
 

@@ -241,7 +241,7 @@ async def test_a_node_that_the_machine_has_left_removes_the_copies_that_are_name
     away.rename(target)
     for _ in range(2):
         await host.perform(forgotten, silent)
-    kept = (await store_at(target, vm_id, KEY, None).kept()).snapshots
+    kept = (await store_at(target, vm_id, KEY, None).listing()).snapshots
     assert {each.copy_id for each in kept} == {second.copy_id}
     # Of a machine that has never had a copy here
     await host.perform(VmBackupsForget(vm_id=uuid4(), password=KEY, copies=(first.copy_id,)), silent)

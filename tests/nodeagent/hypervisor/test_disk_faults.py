@@ -83,7 +83,7 @@ async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_i
 
     assert await asked_of_agent(name, "guest-fsfreeze-status") == "thawed"
     await made_once(spec, naming, data_folder, True)
-    kept = await store_at(target, spec.vm_id, KEY, None).kept()
+    kept = await store_at(target, spec.vm_id, KEY, None).listing()
     assert {each.copy_id for each in kept.snapshots} - kept.dropped == {second.copy_id}
     assert kept.chain(second.copy_id, "disk-0")
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0

@@ -264,7 +264,7 @@ async def test_a_backup_that_is_cut_short_loses_nothing_and_is_repeated(
         cut("after write_base")
 
     def cut_begin(*arguments: Any) -> Any:
-        begun = bitmaps.begin(*arguments)
+        begun = bitmaps.start(*arguments)
         cut("begin")
         return begun
 
@@ -335,7 +335,7 @@ async def test_what_is_dropped_while_it_is_read_is_read_to_its_end(machine: Mach
     await machine.store.forget_copies({first.copy_id})
     # A restoration goes by these, and none of them has another name since
     assert ids < set(machine.store.kept_by_id)
-    assert len((await machine.store.kept()).chain(second.copy_id, "disk-1")) == 2
+    assert len((await machine.store.listing()).chain(second.copy_id, "disk-1")) == 2
 
 
 async def test_after_so_many_increments_everything_is_read_once(
@@ -362,5 +362,5 @@ async def test_an_increment_by_restic_comes_back_and_outlives_the_copy_that_it_s
     assert 0 < second.stored_bytes < 2 * BLOCK_BYTES
     assert await machine.restored(second) == content
     await machine.backups.forget(VmBackupsForget(vm_id=machine.vm_id, password=KEY, copies=(second.copy_id,)))
-    kept = await store_at(machine.folders.backups, machine.vm_id, KEY, None).kept()
+    kept = await store_at(machine.folders.backups, machine.vm_id, KEY, None).listing()
     assert (kept.snapshots, kept.notes) == ((), ())

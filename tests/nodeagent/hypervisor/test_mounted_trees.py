@@ -255,7 +255,7 @@ async def test_other_file_steps_are_served_while_targets_are_silent(tmp_path: Pa
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             for store in stores:
-                for step in (store.prepare, store.remove, store.kept):
+                for step in (store.prepare, store.remove, store.listing):
                     nursery.start_soon(step)
                 nursery.start_soon(store.verify, SHARE)
             await trio.testing.wait_all_tasks_blocked()

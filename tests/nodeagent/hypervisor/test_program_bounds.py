@@ -73,7 +73,7 @@ async def test_a_store_that_prints_without_end_is_a_failure_with_words(
     (tmp_path / str(vm_id)).mkdir()
     (tmp_path / str(vm_id) / "config").touch()
     with trio.fail_after(60), pytest.raises(HostError, match="printed more than 1 MiB") as refused:
-        await store_at(tmp_path, vm_id, "key", None).kept()
+        await store_at(tmp_path, vm_id, "key", None).listing()
     assert "left as they are" in refused.value.message
 
 

@@ -63,10 +63,10 @@ async def test_a_guest_that_does_not_shut_down_is_left_running_or_in_rescue_unle
 ) -> None:
     node.guest.hears = False
     with pytest.raises(HostError) as refused:
-        await node.rescues.begin(begin, silent)
+        await node.rescues.enter(begin, silent)
     assert (refused.value.code, in_rescue(node), node.guest.starts) == (FailureCode.TIMED_OUT, False, 0)
 
-    forced = await node.rescues.begin(begin.model_copy(update={"force": True}), silent)
+    forced = await node.rescues.enter(begin.model_copy(update={"force": True}), silent)
     assert (forced.state, in_rescue(node), node.guest.starts) == (DomainState.RUNNING, True, 1)
     with pytest.raises(HostError) as refused:
         await node.rescues.end(end(node), silent)
@@ -84,17 +84,17 @@ async def test_one_that_cannot_be_started_runs_its_own_system_again_and_one_that
 
     node.guest.before_start = fails
     with pytest.raises(HostError, match="no memory"):
-        await node.rescues.begin(begin, silent)
+        await node.rescues.enter(begin, silent)
     assert (in_rescue(node), node.guest.running is not None) == (False, True)
 
     node.guest.running, node.guest.before_start = None, fails
     with pytest.raises(HostError, match="no memory"):
-        await node.rescues.begin(begin.model_copy(update={"runs": False}), silent)
+        await node.rescues.enter(begin.model_copy(update={"runs": False}), silent)
     assert (in_rescue(node), node.guest.running) == (False, None)
 
 
 async def test_the_end_of_a_rescue_that_fails_leaves_it_in_rescue(node: Node, begin: VmRescue) -> None:
-    await node.rescues.begin(begin, silent)
+    await node.rescues.enter(begin, silent)
     before = rescue_of(node.folders, node.spec.vm_id)
 
     async def fails() -> None:
@@ -114,13 +114,13 @@ async def test_one_that_libvirt_was_lost_over_goes_on_when_it_is_back(node: Node
 
     node.guest.before_start = lost
     with pytest.raises(ConnectionLost):
-        await node.rescues.begin(begin, silent)
+        await node.rescues.enter(begin, silent)
     node.guest.away, node.guest.before_start = False, nothing
 
-    result = await node.rescues.begin(begin, silent)
+    result = await node.rescues.enter(begin, silent)
 
     assert (result.state, in_rescue(node), node.guest.presses) == (DomainState.RUNNING, True, 1)
-    await node.rescues.begin(begin, silent)
+    await node.rescues.enter(begin, silent)
     assert node.guest.presses == 1
 
 
@@ -133,7 +133,7 @@ async def test_a_forced_stop_takes_the_place_of_one_and_the_machine_is_off_as_it
 
         async def refused() -> None:
             with pytest.raises(HostError) as superseded:
-                await node.rescues.begin(patient, silent)
+                await node.rescues.enter(patient, silent)
             assert superseded.value.code is FailureCode.CANCELLED
 
         nursery.start_soon(refused)
@@ -146,13 +146,13 @@ async def test_a_forced_stop_takes_the_place_of_one_and_the_machine_is_off_as_it
 async def test_a_file_that_is_no_rescue_system_stops_no_guest(node: Node, begin: VmRescue) -> None:
     packed(node.folders.images / file_name(begin.system), "vmlinuz")
     with pytest.raises(HostError) as refused:
-        await node.rescues.begin(begin, silent)
+        await node.rescues.enter(begin, silent)
     assert (refused.value.code, node.guest.presses) == (FailureCode.INVALID, 0)
     assert not list(node.folders.images.glob("*.boot*"))
 
 
 async def test_a_machine_in_rescue_is_not_started_without_its_system_and_says_why(node: Node, begin: VmRescue) -> None:
-    await node.rescues.begin(begin, silent)
+    await node.rescues.enter(begin, silent)
     assert node.folders.bases_in_use()[file_name(begin.system)] == 1
     [folder] = node.folders.images.glob("*.boot")
     (folder / "initrd").unlink()

@@ -29,7 +29,7 @@ _PREFIX: Final = "svc-"
 _OF_A_BLOCK: Final = {"granularity": BLOCK_BYTES}
 
 
-def begin(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
+def start(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
     """Start a bitmap for each disk of a running guest, and remove the earlier ones except `keep`. Returns the new
     names; a disk that the guest does not have gets none."""
     # Removed, since each costs every write of the guest; kept is what the backup under way may still stand on.
@@ -37,12 +37,12 @@ def begin(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict
     for node, names in _bitmaps(domain, nodes.values()).items():
         for name in names - set(keep):
             monitor(domain, "block-dirty-bitmap-remove", {"node": node, "name": name})
-    begun = {}
+    started = {}
     for index, node in nodes.items():
         name = f"{_PREFIX}{uuid4()}"
         monitor(domain, "block-dirty-bitmap-add", {"node": node, "name": name} | _OF_A_BLOCK)
-        begun[index] = name
-    return begun
+        started[index] = name
+    return started
 
 
 def show(domain: Any, path: Path, mark: str) -> str | None:

@@ -44,7 +44,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoreListing:
     """What a target has of a machine. `notes`: the ids of the notes, which name the `dropped` copies."""
 
     snapshots: tuple[Snapshot, ...]
@@ -97,7 +97,7 @@ def tags_of_note(dropped: Iterable[UUID]) -> tuple[str, ...]:
     return NOTE, *sorted(str(copy_id) for copy_id in dropped)
 
 
-def kept(entries: Iterable[tuple[str, Collection[str], str]]) -> Kept:
+def parse_listing(entries: Iterable[tuple[str, Collection[str], str]]) -> StoreListing:
     """Read from the id, the tags and the path of each snapshot; what is not ours is left out."""
     # Two notes may be there: one was written and the earlier one not removed yet. Both were decided, so both count.
     snapshots, dropped, notes = [], set[UUID](), []
@@ -110,7 +110,7 @@ def kept(entries: Iterable[tuple[str, Collection[str], str]]) -> Kept:
             on = next((UUID(tag.removeprefix(_ON)) for tag in tags if tag.startswith(_ON)), None)
             disk = path.removeprefix("/")
             snapshots.append(Snapshot(id, copies[0], disk, by_blocks=len(tags) > 1, on=on))
-    return Kept(tuple(snapshots), frozenset(dropped), tuple(notes))
+    return StoreListing(tuple(snapshots), frozenset(dropped), tuple(notes))
 
 
 def _is_id(tag: str) -> bool:

@@ -29,12 +29,12 @@ from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.bases import Base, DiskBase, key_of, read_base, remove_base, write_base
 from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
-from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Kept, Snapshot
+from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Snapshot, StoreListing
 from svc_nodeagent.hypervisor.backups.copying import DiskCopy, Since
 from svc_nodeagent.hypervisor.backups.nbd import opened
 from svc_nodeagent.hypervisor.backups.reading import end_job, remove_scratch, served, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
-from svc_nodeagent.hypervisor.backups.streams import PIECE_BYTES, KeptDisk, Told, name_of, progress, rebuild
+from svc_nodeagent.hypervisor.backups.streams import PIECE_BYTES, KeptDisk, OnProgress, name_of, progress, rebuild
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.disks import make_disk
@@ -103,7 +103,7 @@ class MachineBackups:
         await store.prepare()
         # The order is repeated after a crash of the agent, under the same copy's id. What the first run stored is of
         # another moment than what this one reads, and the disks of a copy must be of one moment: it is removed.
-        there = await store.kept()
+        there = await store.listing()
         if there.of(copy_id):
             await store.forget_copies({copy_id}, there)
         whole = await self._tidied(store, report)
@@ -112,7 +112,7 @@ class MachineBackups:
         if base is not None and base.copy_id == copy_id:
             base = None
         since = None if base is None else Since(base.copy_id, _to_stand_on(base, record, there))
-        made = await DiskCopy(record, self._guests, self._folders, store, copy_id, since, report).made()
+        made = await DiskCopy(record, self._guests, self._folders, store, copy_id, since, report).run()
         if made.state is not None:
             async with store.writer(copy_id, platform_state.PACKED) as sink:
                 await sink.send_all(made.state)
@@ -172,7 +172,7 @@ class MachineBackups:
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id
         store = self._store(operation.source_id or vm_id, operation)
-        there = await store.kept()
+        there = await store.listing()
         record = await self._record(vm_id)
         platform = operation.platform or record.platform
         await in_thread(require_platform, platform)
@@ -293,8 +293,8 @@ class MachineBackups:
             await require_room(path.parent, f"disk {disk.index} of a copy")
             await report(percent, message)
 
-        told = progress(written, f"writing disk {disk.index}", span)
-        await write_copied(record.vm_id, disk, path, store, parts, told)
+        on_progress = progress(written, f"writing disk {disk.index}", span)
+        await write_copied(record.vm_id, disk, path, store, parts, on_progress)
 
     async def _require_off(self, vm_id: UUID) -> None:
         if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
@@ -308,14 +308,14 @@ class MachineBackups:
 
 
 async def write_copied(
-    whose: UUID, disk: CopiedDisk, path: Path, store: MachineStore, parts: Sequence[Snapshot], told: Told
+    whose: UUID, disk: CopiedDisk, path: Path, store: MachineStore, parts: Sequence[Snapshot], on_progress: OnProgress
 ) -> None:
     """Write a copied disk into an existing qcow2 file. `whose`: the machine in whose name it is served, with which
     nothing else is done meanwhile. Raises `HostError` if the disk is not what was copied."""
     async with socket_folder(whose) as folder:
         options = ("--discard=unmap", "--detect-zeroes=unmap")
         async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
-            digest = await rebuild(sink, store, parts, disk, told)
+            digest = await rebuild(sink, store, parts, disk, on_progress)
     if digest != disk.digest:
         raise HostError(
             FailureCode.HOST,
@@ -343,7 +343,7 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
     )
 
 
-def _to_stand_on(base: Base, record: MachineRecord, there: Kept) -> dict[int, DiskBase]:
+def _to_stand_on(base: Base, record: MachineRecord, there: StoreListing) -> dict[int, DiskBase]:
     """What the node remembers of each disk, if the target still has everything that the base is made of."""
     found = {}
     for disk in record.disks:

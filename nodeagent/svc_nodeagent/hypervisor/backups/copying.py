@@ -92,7 +92,7 @@ class DiskCopy:
         self._streams: dict[int, DiskStream] = {}
         self._ends: list[tuple[int, AsyncExitStack]] = []
 
-    async def made(self) -> Copied:
+    async def run(self) -> Copied:
         marks = {} if self._since is None else {index: each.mark for index, each in self._since.disks.items()}
         copied = Copied()
         # Each stream is a restic of its own, open until all disks are read: their blocks come from several views.
@@ -107,7 +107,7 @@ class DiskCopy:
             for index, end in reversed(self._ends):
                 await end.aclose()
                 fault_point(f"backup.disk{index}.kept")
-        copied.kept = {index: stream.kept() for index, stream in self._streams.items()}
+        copied.kept = {index: stream.result() for index, stream in self._streams.items()}
         return copied
 
     async def _read_running(self, copied: Copied, base: dict[int, str], streams: AsyncExitStack) -> None:

@@ -35,8 +35,8 @@ async def folder_for_a_store() -> AsyncIterator[OnThisNode]:
         yield OnThisNode(Path(folder) / "store")
 
 
-async def send_first_files(made: OnThisNode, place: Elsewhere) -> None:
+async def send_first_files(store: OnThisNode, place: Elsewhere) -> None:
     """The key, and then `config`. Raises `HostError`."""
     # `config` last: with it there is a repository. One without a key could neither be opened nor created again.
-    for path in (*await in_thread(lambda: list((made.folder / "keys").iterdir())), made.folder / "config"):
-        await place.put(str(path.relative_to(made.folder)), await in_thread(path.read_bytes))
+    for path in (*await in_thread(lambda: list((store.folder / "keys").iterdir())), store.folder / "config"):
+        await place.put(str(path.relative_to(store.folder)), await in_thread(path.read_bytes))

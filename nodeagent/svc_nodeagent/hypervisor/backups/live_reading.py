@@ -17,7 +17,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import bitmaps
-from svc_nodeagent.hypervisor.backups.reading import Moment, begun_marks, end_job, socket_folder, written_since
+from svc_nodeagent.hypervisor.backups.reading import Moment, end_job, socket_folder, start_marks, written_since
 from svc_nodeagent.hypervisor.connection import ConnectionLost
 from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
@@ -41,7 +41,7 @@ async def live_of(
         try:
             # If this agent dies, this file tells the next one that there is something to end.
             await in_thread(folders.live(vm_id).touch)
-            marks = await begun_marks(vm_id, guests, paths, {*since.values(), *keep})
+            marks = await start_marks(vm_id, guests, paths, {*since.values(), *keep})
             exports = await _shown(vm_id, guests, {index: paths[index] for index in marks}, address)
             written = await written_since(vm_id, guests, paths, address, {i: since[i] for i in exports if i in since})
             yield Moment(exports, False, {index: marks[index] for index in exports}, written)

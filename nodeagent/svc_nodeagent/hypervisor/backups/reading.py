@@ -129,7 +129,7 @@ async def _of_running(
     await end_job(vm_id, guests)
     # New bitmaps before the moment: what is written in between is in both, and read twice. The other order would lose
     # it.
-    marks = await begun_marks(vm_id, guests, paths, {*since.values(), *keep})
+    marks = await start_marks(vm_id, guests, paths, {*since.values(), *keep})
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
     held = True
     try:
@@ -159,11 +159,11 @@ async def _of_running(
             await in_thread(remove_scratch, folders, vm_id)
 
 
-async def begun_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
+async def start_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
     """Start bitmaps. Empty if QEMU refuses: the next backup reads everything then."""
     try:
         return await guests.on_domain(
-            vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.begin(domain, paths, keep)
+            vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.start(domain, paths, keep)
         )
     except ConnectionLost:
         raise

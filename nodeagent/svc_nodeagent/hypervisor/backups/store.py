@@ -29,7 +29,7 @@ import structlog
 import trio
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.backups.chains import NOTE, Kept, Snapshot, kept, tags_of, tags_of_note
+from svc_nodeagent.hypervisor.backups.chains import NOTE, Snapshot, StoreListing, parse_listing, tags_of, tags_of_note
 from svc_nodeagent.hypervisor.backups.first_store import OnThisNode, folder_for_a_store, send_first_files
 from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, Mounted
 from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way, without_region
@@ -101,14 +101,16 @@ class MachineStore:
         _require_programs()
         await self._asked("unlock")
 
-    async def kept(self) -> Kept:
+    async def listing(self) -> StoreListing:
         """What the target has. Raises `HostError` if the target is not there, and `HostError(not_found)` if it has no
         store of the machine."""
         _require_programs()
         listed = await self._asked("snapshots", "--no-lock", "--json")
         if listed is None:
             raise HostError(FailureCode.NOT_FOUND, "The target has no backup of this machine.")
-        return kept((each["id"], each.get("tags") or (), each["paths"][0]) for each in json.loads(listed) or ())
+        return parse_listing(
+            (each["id"], each.get("tags") or (), each["paths"][0]) for each in json.loads(listed) or ()
+        )
 
     @asynccontextmanager
     async def writer(self, copy_id: UUID, disk: str, on: UUID | None = None) -> AsyncIterator[Sink]:
@@ -179,10 +181,10 @@ class MachineStore:
         if ids:
             await self._run("forget", "--quiet", *ids, timeout=LOOK_SECONDS)
 
-    async def forget_copies(self, copies: Collection[UUID], there: Kept | None = None) -> bool:
+    async def forget_copies(self, copies: Collection[UUID], there: StoreListing | None = None) -> bool:
         """Remove copies, and dropped ones that no copy needs now; a copy on which others stand is dropped instead.
         Returns whether there is something to prune. `there`: what the target has, if that is known."""
-        there = await self.kept() if there is None else there
+        there = await self.listing() if there is None else there
         gone, dropped = there.without(copies)
         notes = there.notes
         # A note only if it would say something new; several (from runs that were cut short) become one.

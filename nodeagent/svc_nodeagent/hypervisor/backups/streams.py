@@ -33,7 +33,7 @@ PIECE_BYTES: Final = 256 * 1024
 """Bytes of a store's output that are read at once."""
 _HEAD: Final = NUMBER.pack(BLOCK_BYTES)
 """The size of a block, before the first one. Also, restic stores nothing that is empty: a disk without changes."""
-Told = Callable[[int, int], Awaitable[None]]
+OnProgress = Callable[[int, int], Awaitable[None]]
 """Called with what is done, and of how much."""
 
 
@@ -51,7 +51,7 @@ def name_of(index: int) -> str:
     return f"disk-{index}"
 
 
-def progress(report: Report, words: str, span: tuple[int, int]) -> Told:
+def progress(report: Report, words: str, span: tuple[int, int]) -> OnProgress:
     """Report each percent once."""
     last = -1
 
@@ -82,7 +82,7 @@ class DiskStream:
     def looked_at(self, numbers: Iterable[int]) -> None:
         self._looked_at.update(numbers)
 
-    def kept(self) -> KeptDisk:
+    def result(self) -> KeptDisk:
         """Called once the writer's block has ended: `added` is known only then."""
         size = self.digests.size
         return KeptDisk(self.digests, sum(span_of(number, size)[1] for number in self._looked_at), self._sink.added)
@@ -108,7 +108,9 @@ async def stream_of_changes(
         yield DiskStream(sink, Digests(before.size, bytes(before.known)))
 
 
-async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot], disk: CopiedDisk, told: Told) -> str:
+async def rebuild(
+    sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot], disk: CopiedDisk, on_progress: OnProgress
+) -> str:
     """Write the parts, the whole disk first; returns the digest of the result."""
     # 0: a copy of an early release, digested from end to end.
     if disk.block_bytes not in (0, BLOCK_BYTES):
@@ -132,7 +134,7 @@ async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot],
                 else:
                     plain.update(block)
                 read += len(block)
-                await told(min(read, size), size)
+                await on_progress(min(read, size), size)
     # Blocks that no part has are zeros in the copy, but the new file may show its image's content there. Beyond the
     # copy's end too: the machine's disk may have grown since.
     for begin, end in _gaps(written):

@@ -32,7 +32,7 @@ from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.hypervisor.backups.streams import name_of, progress
 from svc_nodeagent.hypervisor.copy_files.reader import Shown, root_of, showing
 from svc_nodeagent.hypervisor.copy_files.sftp import MOST_NAME_BYTES, Attributes
-from svc_nodeagent.hypervisor.copy_files.trees import Found, find
+from svc_nodeagent.hypervisor.copy_files.trees import ResolvedPath, find
 from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_nearly_full
 from svc_nodeagent.hypervisor.programs import run_program
@@ -231,7 +231,7 @@ class CopyFiles:
 
     async def _restored(self, operation: VmFilesOpen, folder: Path, report: Report) -> list[Path]:
         store = self._find_store(self._folders.backups, operation.vm_id, operation.password, operation.place)
-        there = await store.kept()
+        there = await store.listing()
         await self._require_room()
         await in_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
         written = []
@@ -337,7 +337,7 @@ class CopyFiles:
             data=base64.b64encode(data).decode(),
         )
 
-    async def _found(self, there: _Open, number: int, path: str) -> tuple[CopiedVolume, Found]:
+    async def _found(self, there: _Open, number: int, path: str) -> tuple[CopiedVolume, ResolvedPath]:
         try:
             plain = path_bytes(path)
         except ValueError as error:

@@ -25,7 +25,7 @@ class Looks(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class ResolvedPath:
     """`path`: within the tree, from `/` on, and without links; `place`: the path to ask the server for."""
 
     path: bytes
@@ -33,7 +33,7 @@ class Found:
     attributes: Attributes
 
 
-async def find(server: Looks, root: bytes, path: bytes) -> Found:
+async def find(server: Looks, root: bytes, path: bytes) -> ResolvedPath:
     """The result of following this path of the tree at `root`. Raises `HostError`: not_found, conflict for too many
     links, invalid for an invalid path."""
     if len(path) > MOST_PATH_BYTES:
@@ -66,7 +66,7 @@ async def find(server: Looks, root: bytes, path: bytes) -> Found:
             at.clear()
         attributes = await server.attributes(_joined(root, at))
         left.extendleft(reversed(target[:MOST_PATH_BYTES].split(b"/")))
-    return Found(b"/" + b"/".join(at), _joined(root, at), attributes)
+    return ResolvedPath(b"/" + b"/".join(at), _joined(root, at), attributes)
 
 
 def _joined(root: bytes, names: list[bytes]) -> bytes:

@@ -122,7 +122,7 @@ class HostNetwork:
     async def restore(self) -> None:
         """After a restart of agent or host: everything as recorded, and taps without a record removed. Raises
         `HostError` naming the first thing that cannot be carried, with everything else in place."""
-        async with self._gate.alone():
+        async with self._gate.exclusive():
             refused = await self._restore()
         if refused:
             raise refused[0]
@@ -150,10 +150,10 @@ class HostNetwork:
         with `flush ruleset`), if a bridge has come back without its ports, or if an earlier restoration failed
         half-way. Raises `HostError`; what cannot be carried is logged."""
         # The first look runs in parallel with changes, so it may see one half done; only the second one, alone, counts.
-        async with self._gate.beside():
+        async with self._gate.shared():
             if not await self._lost() if self._is_whole else not self._networks:
                 return
-        async with self._gate.alone():
+        async with self._gate.exclusive():
             lost = await self._lost()  # it may have been looked at in the middle of a change
             if lost:
                 log.warning("network.repaired", lost=lost)
@@ -164,13 +164,13 @@ class HostNetwork:
     async def apply(self, vm_id: UUID, network: NetworkSpec) -> None:
         """Make one machine's network so. Raises `HostError` with the host as it was."""
         await self._make_whole()
-        async with self._gate.beside():
+        async with self._gate.shared():
             await self._change(vm_id, network)
 
     async def remove(self, vm_id: UUID) -> tuple[str, ...]:
         """Remove the machine's network; returns those of its recorded addresses that the host no longer carries."""
         await self._make_whole()
-        async with self._gate.beside():
+        async with self._gate.shared():
             network = self._networks.get(vm_id)
             await self._change(vm_id, None)
             return await self._absent(addresses_of(network), ()) if network is not None else ()
@@ -183,7 +183,7 @@ class HostNetwork:
         await self._make_whole()
         for refusal in await self.settle(vm_id):
             raise refusal
-        async with self._gate.beside():
+        async with self._gate.shared():
             return await self._absent(addresses, self._traces.get(vm_id, ()) if vm_id is not None else ())
 
     async def probe(self) -> ProbeResult:
@@ -194,7 +194,7 @@ class HostNetwork:
             is_settled = all(tap.vm_id in networks for tap in result.taps)
             if is_sound and is_settled and not any(machine.differences for machine in result.machines):
                 return result
-            async with self._gate.alone():  # it may have been looked at in the middle of a change
+            async with self._gate.exclusive():  # it may have been looked at in the middle of a change
                 result, is_sound = await self._probe.look(
                     self._networks, self._traces, bridged=self._uplink is not None
                 )
@@ -204,7 +204,7 @@ class HostNetwork:
 
     async def clear(self) -> None:
         """Remove everything of ours from the host, as a reboot would."""
-        async with self._gate.alone():
+        async with self._gate.exclusive():
             self._networks.clear()
             self._forget()
             rated = await rated_devices(self._naming)
@@ -236,7 +236,7 @@ class HostNetwork:
 
     async def _make_whole(self) -> None:
         if not self._is_whole:
-            async with self._gate.alone():
+            async with self._gate.exclusive():
                 if not self._is_whole:  # Another change may have done it while this one waited for the gate.
                     await self._restore_and_log()
 
@@ -333,7 +333,7 @@ class HostNetwork:
         """Bring unsettled machines, or one, to what is recorded of them; returns why one still is unsettled."""
         refused = []
         for vm_id in sorted(self._unsettled if only is None else self._unsettled & {only}):
-            async with self._gate.alone():
+            async with self._gate.exclusive():
                 if vm_id not in self._unsettled:
                     continue  # Its own change has settled it while this waited for the gate.
                 network = self._networks.get(vm_id)
@@ -358,12 +358,12 @@ class HostNetwork:
         # The order is the one of the module's docstring, and each step asks for what is there instead of remembering
         # it. So a repeat after a crash at any fault point, and the way back, are this same function.
         seen = await taps.seen_of(tap.device for tap in (*traces, *wanted))
-        made = frozenset(tap.device for tap in wanted) - seen.keys()
+        created = frozenset(tap.device for tap in wanted) - seen.keys()
         await taps.create_taps(wanted, seen, self._naming)
         fault_point("network.tap")
         await taps.change(taps.removals(wanted, seen))
         fault_point("network.withdrawn")
-        await self._transactions.commit(ruleset.change(traces, wanted, self._naming, made=made))
+        await self._transactions.commit(ruleset.change(traces, wanted, self._naming, created=created))
         fault_point("network.rules")
         await self._open(wanted, seen)
         fault_point("network.routes")

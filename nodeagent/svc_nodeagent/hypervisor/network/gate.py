@@ -17,7 +17,7 @@ class Gate:
         self._empty = trio.Event()
 
     @asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
+    async def shared(self) -> AsyncIterator[None]:
         async with self._door:
             self._inside += 1
         try:
@@ -28,7 +28,7 @@ class Gate:
                 self._empty.set()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         async with self._door:
             while self._inside:
                 self._empty = trio.Event()

@@ -76,9 +76,9 @@ class Reference:
         self._known: dict[Chain, str] = {}
         self._sets: dict[str, set[str]] = {}
 
-    async def learn(self, wanted: Iterable[Chain]) -> None:
+    async def learn(self, chains: Iterable[Chain]) -> None:
         """Make sure that `lists` knows these."""
-        unknown = dict.fromkeys(each for each in wanted if each not in self._known)
+        unknown = dict.fromkeys(each for each in chains if each not in self._known)
         for family in dict.fromkeys(family for family, _ in unknown):
             texts = [text for each, text in unknown if each == family]
             await nft.load(self._commands(family, texts))
@@ -99,10 +99,10 @@ class Reference:
         """The sets that guards use, by name; known with the first guard."""
         return self._sets
 
-    def keep(self, wanted: Iterable[Chain]) -> None:
+    def keep(self, chains: Iterable[Chain]) -> None:
         """Forget all others."""
-        kept = set(wanted)
-        self._known = {key: listed for key, listed in self._known.items() if key in kept}
+        retained = set(chains)
+        self._known = {key: listed for key, listed in self._known.items() if key in retained}
 
     def _commands(self, family: str, texts: list[str]) -> list[Json]:
         commands = [*nft.no_table(family, self._table), nft.table(family, self._table)]

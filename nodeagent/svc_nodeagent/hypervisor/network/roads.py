@@ -26,7 +26,7 @@ _RESOLVE_SECONDS: Final = 5.0
 _FRESH_SECONDS: Final = 10.0
 """How long a result is reused: else a change of a thousand machines would resolve three thousand times, and an
 unreachable resolver would cost each of them its deadline."""
-_TOLD: Final = 32
+_MOST: Final = 32
 """The most addresses that the controller is sent, those that would cut the host off first: it knows the host's own
 anyway."""
 
@@ -44,9 +44,9 @@ class Roads:
     def all(self) -> dict[Address, str]:
         return {**self.own, **self.elsewhere}
 
-    def told(self) -> dict[str, str]:
+    def as_lacks(self) -> dict[str, str]:
         """In the form of `NodeFacts.network_lacks`."""
-        most_important = [*self.elsewhere.items(), *self.own.items()][:_TOLD]
+        most_important = [*self.elsewhere.items(), *self.own.items()][:_MOST]
         return {f"gateway:{address}": f"It is {meaning}." for address, meaning in most_important}
 
 

@@ -94,7 +94,7 @@ def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
     return guards + _paths(naming, bridged=bridged)
 
 
-def standing_in(wanted: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
+def standing_in(desired: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
     """Stand-in tables that filter as ours, present while ours replace earlier ones.
 
     One transaction replaces them, but a packet passes the hooked chains of the old and of the new tables one after the
@@ -102,10 +102,10 @@ def standing_in(wanted: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> 
     the generation changes would be judged by neither. (Guards need no stand-in: their chains drop by their policy.)"""
     other = _stand_in(naming)
     commands = _paths(other, bridged=bridged)
-    for tap in wanted:
+    for tap in desired:
         if firewall.is_filtered(tap):
             commands += _filtered(tap, other)
-    for name, found in members(wanted).items():
+    for name, found in members(desired).items():
         commands += elements("inet", other.table, name, found)
     return commands
 
@@ -201,32 +201,32 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
 
 def change(
     traces: Sequence[TapPlan],
-    wanted: Sequence[TapPlan],
+    desired: Sequence[TapPlan],
     naming: Naming,
     *,
-    made: frozenset[str] = frozenset(),
+    created: frozenset[str] = frozenset(),
     counted: Mapping[str, Mapping[Spoof, Counted]] | None = None,
 ) -> list[Json]:
-    """Commands that change our tables from `traces`, which they contain or may contain of a machine, to `wanted`.
+    """Commands that change our tables from `traces`, which they contain or may contain of a machine, to `desired`.
 
-    The taps of `wanted` must exist; `made`: those that were just created. `counted`: initial values of a tap's
+    The taps of `desired` must exist; `created`: those that were just created. `counted`: initial values of a tap's
     counters."""
-    kept = {tap.device for tap in wanted}
+    devices = {tap.device for tap in desired}
     commands: list[Json] = []
-    for tap in wanted:
-        commands += guard(tap.device, tap, naming, fresh=tap.device in made, counted=(counted or {}).get(tap.device))
+    for tap in desired:
+        commands += guard(tap.device, tap, naming, fresh=tap.device in created, counted=(counted or {}).get(tap.device))
         if firewall.is_filtered(tap):
             commands += _filtered(tap, naming)
-    filtered = {(firewall.family(tap), tap.device) for tap in wanted if firewall.is_filtered(tap)}
+    filtered = {(firewall.family(tap), tap.device) for tap in desired if firewall.is_filtered(tap)}
     for family, device in dict.fromkeys((firewall.family(tap), tap.device) for tap in traces):
         if (family, device) not in filtered:
             commands += _unfiltered(family, device, naming)
-    now, before = members(wanted), members(traces)
+    now, before = members(desired), members(traces)
     for name in _SETS:
         commands += no_elements("inet", naming.table, name, [each for each in before[name] if each not in now[name]])
         commands += elements("inet", naming.table, name, now[name])
     for device in dict.fromkeys(tap.device for tap in traces):
-        if device not in kept:
+        if device not in devices:
             commands += no_guard(device, naming)
     return commands
 
