@@ -64,7 +64,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Returned:
+class Rollback:
     release: str
     order: str
     reason: str
@@ -126,14 +126,14 @@ class Releases:
         return True
 
     def go_back(self, trial: Trial, reason: str) -> None:
-        returned = Returned(trial.release, trial.order, reason)
-        write_whole(self._returned, json.dumps(asdict(returned)).encode(), mode=0o644)
+        rollback = Rollback(trial.release, trial.order, reason)
+        write_whole(self._returned, json.dumps(asdict(rollback)).encode(), mode=0o644)
         self.switch(trial.before)
         self._trial.unlink(missing_ok=True)
 
-    def returned(self) -> Returned | None:
+    def last_rollback(self) -> Rollback | None:
         try:
-            return Returned(**json.loads(self._returned.read_text()))
+            return Rollback(**json.loads(self._returned.read_text()))
         except FileNotFoundError:
             return None
 

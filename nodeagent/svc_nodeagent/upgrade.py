@@ -56,11 +56,11 @@ class Upgrader:
         wanted = release_name(operation.version, operation.digest)
         if wanted == self.release:
             return
-        returned = self._releases.returned()
-        if returned is not None and (returned.release, returned.order) == (wanted, operation.order):
+        rollback = self._releases.last_rollback()
+        if rollback is not None and (rollback.release, rollback.order) == (wanted, operation.order):
             raise HostError(
                 FailureCode.HOST,
-                f"Release {wanted} was tried and given up: {returned.reason}. Release {self.release} runs again.",
+                f"Release {wanted} was tried and given up: {rollback.reason}. Release {self.release} runs again.",
                 "The log of the node's service svc-node says more.",
             )
         self._verify(operation)

@@ -21,7 +21,7 @@ from svc.controller.config import ControllerConfig
 from svc.service.controller.backup import results
 from svc.service.controller.backup.archive import CannotDecrypt, NotAnArchive
 from svc.service.controller.backup.places import PlaceError, place_of
-from svc.service.controller.backup.take import Taken, take, verify
+from svc.service.controller.backup.take import BackupResult, take, verify
 from svc_actors.store import (
     AnotherServiceError,
     CommitMarks,
@@ -72,7 +72,9 @@ async def backup(
     passphrase = _passphrase(passphrase_file)
     where = _named(to)
     try:
-        ended: Taken | Exception = await take(config, environ, file_read(), place_of(where), passphrase, keep=keep)
+        ended: BackupResult | Exception = await take(
+            config, environ, file_read(), place_of(where), passphrase, keep=keep
+        )
     except (PlaceError, DumpError, DatabaseStartError, ServiceError, OSError) as error:
         ended = error
     try:

@@ -11,7 +11,7 @@ from svc.identity import mail_texts
 from svc.identity.notices import write_notice
 from svc.identity.person_records import Person
 from svc.identity.settings import read_settings
-from svc.identity.throttle import Recognised
+from svc.identity.throttle import Recognition
 from svc_actors.mail import MailKind, Outbox
 from svc_actors.store import Transaction
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 async def tell(
-    tx: Transaction, outbox: Outbox, person: Person, recognised: Recognised, address: str, user_agent: str | None
+    tx: Transaction, outbox: Outbox, person: Person, recognised: Recognition, address: str, user_agent: str | None
 ) -> None:
     """Write the mail if the browser or the address is new. `person` is as before the sign-in. A full queue is logged
     and never prevents the sign-in."""

@@ -68,7 +68,7 @@ CODES = Limits(
 
 
 @dataclass(frozen=True)
-class Recognised:
+class Recognition:
     """How a sign-in was recognised. `browser` is the cookie for the browser to send at its next one."""
 
     browser: str
@@ -141,7 +141,7 @@ class SignInAttempt:
             [bound.longest for bound in bounds],
         )
 
-    async def succeeded(self, tx: Queryable) -> Recognised:
+    async def succeeded(self, tx: Queryable) -> Recognition:
         """Forget the account's failures, and make browser and address familiar. The browser keeps its cookie or gets a
         new one."""
         browser = self._browser or new_secret()
@@ -173,7 +173,7 @@ class SignInAttempt:
             FAMILIAR_DAYS,
         )
         address, of_browser = (mark in {row["mark"] for row in known} for mark in marks)
-        return Recognised(browser, new_browser=not of_browser, new_address=not address)
+        return Recognition(browser, new_browser=not of_browser, new_address=not address)
 
     async def _bounds_of(self, database: Queryable) -> dict[str, _Bound]:
         marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]

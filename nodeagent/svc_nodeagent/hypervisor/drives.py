@@ -15,7 +15,7 @@ from svc_nodeagent.hypervisor.domains import cd_drive
 from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
-from svc_nodeagent.hypervisor.media import Inserted, change_drive, inserted, medium_of, write_inserted
+from svc_nodeagent.hypervisor.media import InsertedMedium, change_drive, inserted, medium_of, write_inserted
 from svc_nodeagent.hypervisor.shutdown import OFF
 from svc_nodeagent.hypervisor.turns import Turns
 from svc_nodeagent.protocol import VmIso
@@ -39,7 +39,7 @@ class Drives:
         wanted = None
         if image is not None:
             await self._images.ensure(image, report)
-            wanted = Inserted(image_id=image.image_id, file=file_name(image), boot=operation.boot)
+            wanted = InsertedMedium(image_id=image.image_id, file=file_name(image), boot=operation.boot)
         async with self._turns.steps(vm_id):
             before = await in_thread(inserted, self._folders, vm_id)
             try:
@@ -51,7 +51,7 @@ class Drives:
                     await self._put_back(vm_id, before)
                 raise
 
-    async def _change(self, vm_id: UUID, wanted: Inserted | None) -> None:
+    async def _change(self, vm_id: UUID, wanted: InsertedMedium | None) -> None:
         record = await self._definitions.record(vm_id)
         await in_thread(write_inserted, self._folders, vm_id, wanted)
         fault_point("iso.recorded")
@@ -63,7 +63,7 @@ class Drives:
                 vm_id, "virDomainUpdateDeviceFlags", lambda domain: change_drive(domain, drive)
             )
 
-    async def _put_back(self, vm_id: UUID, before: Inserted | None) -> None:
+    async def _put_back(self, vm_id: UUID, before: InsertedMedium | None) -> None:
         try:
             await self._change(vm_id, before)
         except (HostError, OSError) as error:

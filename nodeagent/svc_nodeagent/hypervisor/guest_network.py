@@ -72,7 +72,7 @@ class _Process(_Answer):
     pid: int
 
 
-class Started(_Answer):
+class ProcessStarted(_Answer):
     """The answer to `guest-exec`."""
 
     process: _Process = Field(alias="return")

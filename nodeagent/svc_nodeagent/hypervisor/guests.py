@@ -21,7 +21,7 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, PATIENT, Connection, LibvirtError
 from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.files import in_thread
-from svc_nodeagent.hypervisor.guest_network import Command, Interfaces, NicNotFound, Started, Status, changes
+from svc_nodeagent.hypervisor.guest_network import Command, Interfaces, NicNotFound, ProcessStarted, Status, changes
 from svc_nodeagent.hypervisor.platform_state import give_back_authority
 from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec, StateCause
 
@@ -191,7 +191,7 @@ class Guests:
     async def _run_in_guest(self, vm_id: UUID, command: Command) -> None:
         """`ip` with these arguments, until it exits. Raises `HostError` if it fails."""
         asked = {"path": "ip", "arg": list(command), "capture-output": True}
-        started = await self.ask_agent(vm_id, Started, "guest-exec", asked)
+        started = await self.ask_agent(vm_id, ProcessStarted, "guest-exec", asked)
         while True:
             answer = await self.ask_agent(vm_id, Status, "guest-exec-status", {"pid": started.process.pid})
             if answer.status.exited:

@@ -25,7 +25,7 @@ from svc_nodeagent.hypervisor.domains import METADATA_NAMESPACE, BaseImage
 
 
 @dataclass(frozen=True)
-class Moved:
+class ArrivingMachine:
     """The machine that may arrive, and its files on this host. `disks` includes its volumes; all are qcow2."""
 
     vm_id: UUID
@@ -162,7 +162,7 @@ _RANDOM: Final = "/dev/urandom"
 _PARTITION: Final = "/machine"
 
 
-def require_own(xml: str, moved: Moved) -> None:
+def require_own(xml: str, moved: ArrivingMachine) -> None:
     """Raises `Refused`, and `ElementTree.ParseError`."""
     # First the shape (only known elements, attributes and types), then the values that name something of the host.
     domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
@@ -197,7 +197,7 @@ def require_own(xml: str, moved: Moved) -> None:
         _require_own_disk(disk, moved)
 
 
-def _require_own_disk(disk: ElementTree.Element, moved: Moved) -> None:
+def _require_own_disk(disk: ElementTree.Element, moved: ArrivingMachine) -> None:
     """Each file with its own format. Read as qcow2, a raw file's content could name a backing file of the guest's
     choice; read as raw, a qcow2 disk lets the guest write its header."""
     found = [(source.get("file", ""), _type(disk, "driver")) for source in disk.iterfind("source")]

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import structlog
 import trio
 
-from svc_nodeagent.hypervisor.live_definition import Moved, Refused, require_own
+from svc_nodeagent.hypervisor.live_definition import ArrivingMachine, Refused, require_own
 from svc_nodeagent.wrapped_stream import WrappedStream
 
 _HEAD: Final = struct.Struct(">7I")
@@ -45,7 +45,7 @@ _STRING: Final = 7
 
 
 class Gate:
-    def __init__(self, moved: Moved) -> None:
+    def __init__(self, moved: ArrivingMachine) -> None:
         self._moved = moved
 
     def watch(self, stream: trio.abc.Stream) -> trio.abc.Stream:
@@ -55,7 +55,7 @@ class Gate:
 class _Watched(WrappedStream):
     """Gives whole messages only, each of them checked. Nothing of a message is passed on before all of it is there."""
 
-    def __init__(self, stream: trio.abc.Stream, moved: Moved) -> None:
+    def __init__(self, stream: trio.abc.Stream, moved: ArrivingMachine) -> None:
         super().__init__(stream)
         self._moved = moved
         self._received = bytearray()
@@ -84,7 +84,7 @@ class _Watched(WrappedStream):
         return length
 
 
-def require_of_a_move(message: bytes, moved: Moved) -> None:
+def require_of_a_move(message: bytes, moved: ArrivingMachine) -> None:
     """Raises `Refused` for a message that no move of this machine takes."""
     _, program, _, procedure, _, _, _ = _HEAD.unpack_from(message)
     if program == _KEEPALIVE:

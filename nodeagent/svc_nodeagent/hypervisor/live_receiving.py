@@ -33,7 +33,7 @@ from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_nearly_full, require_room
-from svc_nodeagent.hypervisor.live_definition import Moved
+from svc_nodeagent.hypervisor.live_definition import ArrivingMachine
 from svc_nodeagent.hypervisor.live_gate import Gate
 from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, gone_on
 from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, SocketsOf, carry_dialling
@@ -42,7 +42,7 @@ from svc_nodeagent.hypervisor.live_words import (
     Luggage,
     Place,
     cut_short,
-    dialled,
+    dial_streams,
     exactly,
     line,
     unreadable,
@@ -158,7 +158,10 @@ class LiveReceiving:
         record = _record_of(operation)
         base = self._images.base_of(record.base)
         folder = self._folders.machine(vm_id)
-        async with sockets.opened(), dialled(self._open_stream, operation.streams) as (words, memory, disk_streams):
+        async with (
+            sockets.opened(),
+            dial_streams(self._open_stream, operation.streams) as (words, memory, disk_streams),
+        ):
             place = Place(
                 machine=folder, volumes=self._folders.volumes, base=base.path, domain=self._naming.domain(vm_id)
             )
@@ -199,9 +202,9 @@ class LiveReceiving:
                     return
             await trio.sleep(ROOM_SECONDS)
 
-    def _moved(self, record: MachineRecord, base: BaseImage) -> Moved:
+    def _moved(self, record: MachineRecord, base: BaseImage) -> ArrivingMachine:
         vm_id, folders = record.vm_id, self._folders
-        return Moved(
+        return ArrivingMachine(
             vm_id=vm_id,
             domain=self._naming.domain(vm_id),
             disks=frozenset(folders.disk_of(vm_id, disk) for disk in record.disks),

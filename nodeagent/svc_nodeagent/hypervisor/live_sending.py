@@ -27,7 +27,7 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache
 from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, gone_on
 from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, Sockets, SocketsOf, carry_dialled, listen
-from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dialled, line, unreadable
+from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dial_streams, line, unreadable
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.protocol import DomainState, FailureCode, LivePlace, LiveResult, LiveStreams, VmLiveSend
 
@@ -94,7 +94,7 @@ class LiveSending:
         vm_id, sockets = record.vm_id, self._sockets(record.vm_id)
         if len(streams.disks) != len(record.disks):
             raise HostError(FailureCode.CONFLICT, "The machine has other disks than were to be moved; it was left.")
-        async with sockets.opened(), dialled(self._open_stream, streams) as (words, memory, disks):
+        async with sockets.opened(), dial_streams(self._open_stream, streams) as (words, memory, disks):
             # The agents talk first, over the stream that libvirt uses afterwards: where the target's files are, the
             # seed and the first boot's secret, and the target's "ready".
             place = Place.model_validate_json(await line(words))

@@ -45,7 +45,7 @@ class Luggage(BaseModel):
 
 
 @asynccontextmanager
-async def dialled(
+async def dial_streams(
     open_stream: OpenStream, streams: LiveStreams
 ) -> AsyncIterator[tuple[trio.abc.Stream, trio.abc.Stream, Sequence[trio.abc.Stream]]]:
     """The streams of `streams`, opened. Raises `HostError(interrupted)` if one breaks within the block."""

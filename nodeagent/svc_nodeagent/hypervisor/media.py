@@ -24,7 +24,7 @@ from svc_nodeagent.hypervisor.images import file_name
 from svc_nodeagent.protocol import FailureCode, ImageSpec
 
 
-class Inserted(BaseModel):
+class InsertedMedium(BaseModel):
     """`file` is a name in images/."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,19 +34,19 @@ class Inserted(BaseModel):
     boot: bool
 
 
-def installer(iso: ImageSpec) -> Inserted:
+def installer(iso: ImageSpec) -> InsertedMedium:
     """The ISO that a machine is installed from: booted after its disk, which is empty at first."""
-    return Inserted(image_id=iso.image_id, file=file_name(iso), boot=False)
+    return InsertedMedium(image_id=iso.image_id, file=file_name(iso), boot=False)
 
 
-def inserted(folders: Folders, vm_id: UUID) -> Inserted | None:
+def inserted(folders: Folders, vm_id: UUID) -> InsertedMedium | None:
     try:
-        return Inserted.model_validate_json(_path(folders, vm_id).read_bytes())
+        return InsertedMedium.model_validate_json(_path(folders, vm_id).read_bytes())
     except FileNotFoundError:
         return None
 
 
-def write_inserted(folders: Folders, vm_id: UUID, medium: Inserted | None) -> None:
+def write_inserted(folders: Folders, vm_id: UUID, medium: InsertedMedium | None) -> None:
     path = _path(folders, vm_id)
     if medium is not None:
         write_whole(path, medium.model_dump_json().encode(), mode=0o600)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess, qemu_user
-from svc_nodeagent.hypervisor.backups.mounted import Mounted
+from svc_nodeagent.hypervisor.backups.mounted import MountedTarget
 from svc_nodeagent.hypervisor.backups.store import PACKAGES, missing_programs
 from svc_nodeagent.hypervisor.connection import Connection, version_text
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
@@ -295,7 +295,7 @@ async def _backups(folders: Folders) -> PreflightCheck:
             "backups", f"Not installed: {', '.join(missing)}. No machine can be backed up here: install {packages}."
         )
     try:
-        await Mounted(folders.backups, UUID(int=0)).look(patience=10)
+        await MountedTarget(folders.backups, UUID(int=0)).look(patience=10)
     except HostError as error:
         if error.code is not FailureCode.CONFLICT:
             return _warning("backups", f"No machine can be backed up here. {error.message}")

@@ -30,7 +30,7 @@ from svc_nodeagent.hypervisor.files import (
     in_thread,
     read_record,
 )
-from svc_nodeagent.hypervisor.media import Inserted, write_inserted
+from svc_nodeagent.hypervisor.media import InsertedMedium, write_inserted
 
 
 class _Decision(BaseModel):
@@ -41,7 +41,7 @@ class _Decision(BaseModel):
 
     record: MachineRecord
     password_hash: str | None
-    medium: Inserted | None = None
+    medium: InsertedMedium | None = None
 
 
 async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
@@ -51,7 +51,7 @@ async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owne
     fault_point("reinstall.prepared")
 
 
-def decide(record: MachineRecord, password_hash: str | None, medium: Inserted | None, folders: Folders) -> None:
+def decide(record: MachineRecord, password_hash: str | None, medium: InsertedMedium | None, folders: Folders) -> None:
     decision = _Decision(record=record, password_hash=password_hash, medium=medium)
     unsaid = {"medium"} if medium is None else None  # an agent that is rolled back to an earlier release reads the rest
     write_whole(_path(folders, record.vm_id), decision.model_dump_json(exclude=unsaid).encode(), mode=0o600)

@@ -113,7 +113,7 @@ class VMReinstallResult(Model):
 
 
 @dataclass(frozen=True)
-class Reinstalled:
+class Reinstallation:
     """The task of a reinstallation, and the way into the new system. `started`: this call started it, rather than
     an earlier call with the same key."""
 
@@ -212,7 +212,7 @@ async def reinstall_machine(
     user_data: str | None = None,
     key: str | None,
     decide: Decide | None = None,
-) -> Reinstalled:
+) -> Reinstallation:
     """`row` is the result of `visible_machine`. `key`, the caller's, keeps an order whose answer was lost in a crash
     from being done twice."""
     services, principal = context.services, context.principal
@@ -252,10 +252,10 @@ async def reinstall_machine(
     )
     task, started = await _begin(context, row, new, decide)
     if started:
-        return Reinstalled(task, account, new.generated, started=True)
+        return Reinstallation(task, account, new.generated, started=True)
     # For a repeated order this is the password generated the first time, while it is still needed.
     sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", row["id"])
-    return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated, started=False)
+    return Reinstallation(task, account, Seed.unsealed(services.sealer, sealed).generated, started=False)
 
 
 async def _install(
@@ -268,7 +268,7 @@ async def _install(
     user_data: str | None,
     key: str | None,
     decide: Decide | None,
-) -> Reinstalled:
+) -> Reinstallation:
     """Install from an ISO, on an empty disk."""
     given = {name: getattr(system, name) for name in ("access_mode", "set_password", "password", "ssh_keys")}
     guest_access.require_none(given | {"ssh_key_ids": ssh_key_ids, "user_data": user_data})
@@ -283,7 +283,7 @@ async def _install(
     )
     task, started = await _begin(context, row, new, decide)
     account = ACCOUNT if iso["os_family"] == "windows" else account_name(new.access_mode, iso["login_user"])
-    return Reinstalled(task, account, None, started)
+    return Reinstallation(task, account, None, started)
 
 
 async def _begin(context: Context[Controller], row: Record, new: NewSystem, decide: Decide | None) -> tuple[Task, bool]:

@@ -201,7 +201,7 @@ async def test_an_upgrade_goes_on_after_a_power_cut_at_any_of_its_steps(
     assert killed == -signal.SIGKILL
     assert marker.exists()
     assert getattr(result, "state", None) is DomainState.STOPPED
-    assert (releases.current(), releases.trial(), releases.returned()) == (new.name, None, None)
+    assert (releases.current(), releases.trial(), releases.last_rollback()) == (new.name, None, None)
 
 
 def test_a_crash_at_any_step_of_a_switch_leaves_a_release_to_start(tmp_path: Path) -> None:

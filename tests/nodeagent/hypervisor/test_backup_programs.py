@@ -11,7 +11,7 @@ import trio
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor import preflight
 from svc_nodeagent.hypervisor.backups import store
-from svc_nodeagent.hypervisor.backups.reading import served
+from svc_nodeagent.hypervisor.backups.reading import serve_disk
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT
 from svc_nodeagent.protocol import CheckStatus, FailureCode
@@ -71,5 +71,5 @@ async def test_a_disk_is_read_when_its_server_listens(tmp_path: Path, monkeypatc
     server.chmod(0o755)
     monkeypatch.setitem(ENVIRONMENT, "PATH", str(tmp_path))
 
-    async with served(tmp_path / "disk-0.qcow2", address):
+    async with serve_disk(tmp_path / "disk-0.qcow2", address):
         await (await trio.open_unix_socket(str(address))).aclose()

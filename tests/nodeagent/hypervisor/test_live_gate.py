@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 
 from svc_nodeagent.hypervisor.domains import BaseImage
-from svc_nodeagent.hypervisor.live_definition import Moved, Refused
+from svc_nodeagent.hypervisor.live_definition import ArrivingMachine, Refused
 from svc_nodeagent.hypervisor.live_gate import require_of_a_move
 
 VM = uuid4()
 FOLDER, VOLUME = "/var/lib/svc/machines/m", "/var/lib/svc/volumes/v.qcow2"
 BASE = "/var/lib/svc/images/base.qcow2"
-MOVED = Moved(
+MOVED = ArrivingMachine(
     vm_id=VM,
     domain=f"svc-{VM}",
     disks=frozenset({Path(FOLDER, "disk-0.qcow2"), Path(VOLUME)}),

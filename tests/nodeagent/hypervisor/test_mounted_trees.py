@@ -19,7 +19,7 @@ import trio.testing
 import svc_nodeagent.hypervisor.backups
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import mounted_tree, running
-from svc_nodeagent.hypervisor.backups.mounted import Mounted
+from svc_nodeagent.hypervisor.backups.mounted import MountedTarget
 from svc_nodeagent.hypervisor.backups.store import store_at
 from svc_nodeagent.hypervisor.backups.verification import SHARES
 from svc_nodeagent.hypervisor.files import in_thread
@@ -74,9 +74,9 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Mounted:
+def target(tmp_path: Path) -> MountedTarget:
     """With a repository that has one whole file of data."""
-    place = Mounted(tmp_path / "machines", uuid4())
+    place = MountedTarget(tmp_path / "machines", uuid4())
     for folder in (*mounted_tree._FRAME, "data/00"):
         (place.path / folder).mkdir(parents=True)
     (place.path / "config").write_text("config")
@@ -88,14 +88,14 @@ def _content(folder: Path) -> set[str]:
     return {f"{path.name}: {path.read_text()}" for path in folder.iterdir() if path.is_file()}
 
 
-async def _checked(target: Mounted) -> list[str]:
+async def _checked(target: MountedTarget) -> list[str]:
     with trio.fail_after(20):
         return [each.file for each in await target.set_aside_damaged(share=0, shares=1)]
 
 
 @pytest.mark.parametrize("locked", [True, False])
 def test_the_look_before_each_step_goes_over_no_data(
-    target: Mounted, monkeypatch: pytest.MonkeyPatch, locked: bool
+    target: MountedTarget, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
     """A look says nothing until its end, and a large store has hundreds of thousands of files."""
     listed, listdir = list[str](), os.listdir
@@ -122,7 +122,7 @@ def test_the_look_before_each_step_goes_over_no_data(
 @pytest.mark.parametrize("kind", ENTRIES)
 @pytest.mark.parametrize("within", ["data/00", "data", "index", "locks"])
 async def test_what_is_no_file_of_data_is_set_aside_and_never_opened(
-    target: Mounted, outside: Path, kind: str, within: str
+    target: MountedTarget, outside: Path, kind: str, within: str
 ) -> None:
     before = _content(outside)
     ENTRIES[kind](target.path / within / NAME, outside)
@@ -139,7 +139,7 @@ async def test_what_is_no_file_of_data_is_set_aside_and_never_opened(
 
 
 @pytest.mark.parametrize("name", ["z" * 64, "٣" * 64, "\x1b]0;title\x07" + "a" * 54])
-async def test_a_name_that_is_no_digest_is_damaged_and_shown_without_controls(target: Mounted, name: str) -> None:
+async def test_a_name_that_is_no_digest_is_damaged_and_shown_without_controls(target: MountedTarget, name: str) -> None:
     (target.path / "data/00" / name).write_text("content")
     [shown] = await _checked(target)
     assert shown.isascii()
@@ -149,7 +149,7 @@ async def test_a_name_that_is_no_digest_is_damaged_and_shown_without_controls(ta
 
 @pytest.mark.parametrize("name", ["", "data", "damaged", "locks", "keys", "index", "snapshots", "config"])
 async def test_a_link_in_place_of_a_store_or_its_folders_refuses_the_backup(
-    target: Mounted, outside: Path, name: str
+    target: MountedTarget, outside: Path, name: str
 ) -> None:
     place, before = target.path / name, _content(outside)
     if os.path.lexists(place):
@@ -166,7 +166,7 @@ async def test_a_link_in_place_of_a_store_or_its_folders_refuses_the_backup(
 
 @pytest.mark.parametrize("where", ["link", "data/link", "data", ""])
 async def test_no_link_leads_the_removal_of_unfinished_files_elsewhere(
-    target: Mounted, outside: Path, where: str
+    target: MountedTarget, outside: Path, where: str
 ) -> None:
     place, before = target.path / where, _content(outside)
     if os.path.lexists(place):
@@ -181,7 +181,7 @@ async def test_no_link_leads_the_removal_of_unfinished_files_elsewhere(
     assert _content(outside) == before
 
 
-async def test_unfinished_files_go_and_with_them_a_link_of_such_a_name(target: Mounted, outside: Path) -> None:
+async def test_unfinished_files_go_and_with_them_a_link_of_such_a_name(target: MountedTarget, outside: Path) -> None:
     unfinished = target.path / "data/00" / f"{NAME}-tmp-1"
     unfinished.write_bytes(b"unfinished")
     link = target.path / "index" / f"{NAME}-tmp-2"
@@ -193,7 +193,7 @@ async def test_unfinished_files_go_and_with_them_a_link_of_such_a_name(target: M
     assert _content(outside) == before
 
 
-async def test_a_store_is_removed_however_deep_others_have_made_it(target: Mounted, outside: Path) -> None:
+async def test_a_store_is_removed_however_deep_others_have_made_it(target: MountedTarget, outside: Path) -> None:
     folder = os.open(target.path, os.O_RDONLY)
     for _ in range(1_500):
         os.mkdir("d", dir_fd=folder)
@@ -213,7 +213,7 @@ async def test_a_store_is_removed_however_deep_others_have_made_it(target: Mount
     assert _content(outside) == before
 
 
-async def test_a_store_that_became_a_link_is_removed_as_the_link(target: Mounted, outside: Path) -> None:
+async def test_a_store_that_became_a_link_is_removed_as_the_link(target: MountedTarget, outside: Path) -> None:
     target.path.rename(outside.parent / "real")
     target.path.symlink_to(outside)
     before = _content(outside)
@@ -223,7 +223,9 @@ async def test_a_store_that_became_a_link_is_removed_as_the_link(target: Mounted
 
 
 @pytest.mark.parametrize("kind", ENTRIES)
-def test_a_file_that_is_exchanged_once_it_was_listed_is_noticed(target: Mounted, outside: Path, kind: str) -> None:
+def test_a_file_that_is_exchanged_once_it_was_listed_is_noticed(
+    target: MountedTarget, outside: Path, kind: str
+) -> None:
     """In this process, where the exchange falls between the two."""
     place = target.path / "data/00" / NAME
     place.write_bytes(b"changed")
@@ -266,7 +268,7 @@ async def test_other_file_steps_are_served_while_targets_are_silent(tmp_path: Pa
 @pytest.mark.usefixtures("silent")
 async def test_a_silent_target_is_given_up_in_words(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="came no further") as given_up:
-        await Mounted(tmp_path, uuid4()).look(patience=0.2)
+        await MountedTarget(tmp_path, uuid4()).look(patience=0.2)
     assert given_up.value.code is FailureCode.TIMED_OUT
 
 
@@ -278,7 +280,7 @@ async def test_a_step_that_no_signal_ends_is_left_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(running, "_LEAVE_SECONDS", 0.2)
     with structlog.testing.capture_logs() as logged, trio.fail_after(20):
         with pytest.raises(HostError, match="came no further"):
-            await Mounted(tmp_path, uuid4()).look(patience=0.2)
+            await MountedTarget(tmp_path, uuid4()).look(patience=0.2)
     monkeypatch.undo()
     [process] = processes
     assert [(each["event"], each["pid"]) for each in logged] == [("program.left_behind", process.pid)]
@@ -300,7 +302,7 @@ OF_THE_NODE = {
     "orphans.py": {"glob", "read_bytes"},  # /proc
     "places.py": {"replace"},  # of a dataclass
     "reading.py": {"glob", "unlink", "rmtree", "exists", "touch", "mkdir"},  # machines/<vm_id>; sockets below /run
-    "store.py": {"remove"},  # `Mounted.remove`
+    "store.py": {"remove"},  # `MountedTarget.remove`
 }
 """Calls by these names that touch no target: each was read when it was added."""
 

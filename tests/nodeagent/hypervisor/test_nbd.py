@@ -10,7 +10,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import nbd
-from svc_nodeagent.hypervisor.backups.reading import served
+from svc_nodeagent.hypervisor.backups.reading import serve_disk
 from svc_nodeagent.hypervisor.programs import run_program
 
 REPLY, ANSWER = 0x3E889045565A9, 0x67446698
@@ -49,7 +49,7 @@ async def test_a_server_that_stops_within_a_block_is_an_error(
 
 
 async def _read(socket: Path) -> None:
-    async with nbd.opened(socket) as disk:
+    async with nbd.connect_nbd(socket) as disk:
         async for _ in disk.pieces([(0, 1024)]):
             raise AssertionError("it is not a whole block")
 
@@ -62,7 +62,7 @@ async def _received(stream: trio.SocketStream, length: int) -> None:
 async def test_what_is_written_twice_ends_as_it_was_written_last(tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     await run_program("qemu-img", "create", "-q", "-f", "qcow2", disk, "4M")
-    async with served(disk, tmp_path / "nbd"), nbd.opened(tmp_path / "nbd") as sink:
+    async with serve_disk(disk, tmp_path / "nbd"), nbd.connect_nbd(tmp_path / "nbd") as sink:
         for number in range(64):
             await sink.write(65536 * (number % 3), bytes([number]) * 131072)
         await sink.zero(0, 65536)

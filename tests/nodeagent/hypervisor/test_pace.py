@@ -19,7 +19,7 @@ async def worked(waits: float | None, seconds: float) -> float:
     pace, done = Pace(waited), 0.0
     while done < seconds:
         await trio.sleep(0.01)
-        await pace.worked(0.01)
+        await pace.rest_after_work(0.01)
         done += 0.01
     return trio.current_time() - begun
 

@@ -92,7 +92,7 @@ def hide(domain: Any) -> None:
             monitor(domain, "nbd-server-stop", {})
 
 
-async def written(socket: Path, shown: str) -> list[tuple[int, int]]:
+async def dirty_extents(socket: Path, shown: str) -> list[tuple[int, int]]:
     """What the bitmap of this export has, as (offset, length)."""
     # Bit 0 of the flags is "dirty" in QEMU's contexts of bitmaps.
     told = await extents(socket, shown, f"qemu:dirty-bitmap:{shown}")

@@ -56,7 +56,7 @@ def span_of(number: int, size: int) -> tuple[int, int]:
     return begin, min(BLOCK_BYTES, size - begin)
 
 
-def touched(spans: Iterable[tuple[int, int]], size: int) -> list[int]:
+def blocks_touched(spans: Iterable[tuple[int, int]], size: int) -> list[int]:
     """The blocks that overlap any of these (offset, length)."""
     found: set[int] = set()
     for offset, length in spans:

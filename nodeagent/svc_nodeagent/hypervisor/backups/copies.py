@@ -31,8 +31,8 @@ from svc_nodeagent.hypervisor.backups.bases import Base, DiskBase, key_of, read_
 from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
 from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Snapshot, StoreListing
 from svc_nodeagent.hypervisor.backups.copying import DiskCopy, Since
-from svc_nodeagent.hypervisor.backups.nbd import opened
-from svc_nodeagent.hypervisor.backups.reading import end_job, remove_scratch, served, socket_folder
+from svc_nodeagent.hypervisor.backups.nbd import connect_nbd
+from svc_nodeagent.hypervisor.backups.reading import end_job, remove_scratch, serve_disk, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.hypervisor.backups.streams import PIECE_BYTES, KeptDisk, OnProgress, name_of, progress, rebuild
 from svc_nodeagent.hypervisor.backups.verification import share_of
@@ -314,7 +314,7 @@ async def write_copied(
     nothing else is done meanwhile. Raises `HostError` if the disk is not what was copied."""
     async with socket_folder(whose) as folder:
         options = ("--discard=unmap", "--detect-zeroes=unmap")
-        async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
+        async with serve_disk(path, folder / "nbd", *options), connect_nbd(folder / "nbd") as sink:
             digest = await rebuild(sink, store, parts, disk, on_progress)
     if digest != disk.digest:
         raise HostError(

@@ -26,11 +26,11 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.backups.bases import DiskBase
-from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, span_of, touched
-from svc_nodeagent.hypervisor.backups.live_reading import live_of, unread, waited
-from svc_nodeagent.hypervisor.backups.nbd import content, opened
+from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, blocks_touched, span_of
+from svc_nodeagent.hypervisor.backups.live_reading import disk_wait_seconds, live_of, unread
+from svc_nodeagent.hypervisor.backups.nbd import connect_nbd, content
 from svc_nodeagent.hypervisor.backups.pace import Pace
-from svc_nodeagent.hypervisor.backups.reading import Moment, moment_of
+from svc_nodeagent.hypervisor.backups.reading import DiskSnapshot, open_disk_snapshot
 from svc_nodeagent.hypervisor.backups.store import MachineStore
 from svc_nodeagent.hypervisor.backups.streams import (
     DiskStream,
@@ -64,7 +64,7 @@ class Since:
 
 
 @dataclass
-class Copied:
+class CopyResult:
     """`state`: what firmware and TPM keep, if the machine has any."""
 
     kept: dict[int, KeptDisk] = field(default_factory=dict)
@@ -92,9 +92,9 @@ class DiskCopy:
         self._streams: dict[int, DiskStream] = {}
         self._ends: list[tuple[int, AsyncExitStack]] = []
 
-    async def run(self) -> Copied:
+    async def run(self) -> CopyResult:
         marks = {} if self._since is None else {index: each.mark for index, each in self._since.disks.items()}
-        copied = Copied()
+        copied = CopyResult()
         # Each stream is a restic of its own, open until all disks are read: their blocks come from several views.
         async with AsyncExitStack() as streams:
             if await self._guests.state(self._record.vm_id) in (DomainState.RUNNING, DomainState.PAUSED):
@@ -110,7 +110,7 @@ class DiskCopy:
         copied.kept = {index: stream.result() for index, stream in self._streams.items()}
         return copied
 
-    async def _read_running(self, copied: Copied, base: dict[int, str], streams: AsyncExitStack) -> None:
+    async def _read_running(self, copied: CopyResult, base: dict[int, str], streams: AsyncExitStack) -> None:
         paced = _Paced(self._to_stream, Pace(self._waited))
         # `keep`: the base's own bitmaps stay until the copy is stored, so that a backup that fails can be repeated from
         # the same base.
@@ -144,19 +144,19 @@ class DiskCopy:
 
     @asynccontextmanager
     async def _moment(
-        self, marks: Mapping[int, str], copied: Copied, keep: frozenset[str] = frozenset()
-    ) -> AsyncIterator[Moment]:
-        async with moment_of(self._record, self._guests, self._folders, marks, keep) as moment:
+        self, marks: Mapping[int, str], copied: CopyResult, keep: frozenset[str] = frozenset()
+    ) -> AsyncIterator[DiskSnapshot]:
+        async with open_disk_snapshot(self._record, self._guests, self._folders, marks, keep) as moment:
             copied.frozen, copied.marks = moment.frozen, moment.marks
             yield moment
             if self._record.platform != PLAIN:
                 # Firmware and TPM change seldom; they are read within the block, and need no moment of their own.
                 copied.state = await in_thread(platform_state.packed, self._folders, self._record.vm_id)
 
-    async def _read(self, view: Moment, index: int, streams: AsyncExitStack, take: Take) -> None:
+    async def _read(self, view: DiskSnapshot, index: int, streams: AsyncExitStack, take: Take) -> None:
         """Read what has to be read of the disk, and pass it to `take`."""
         export, spans = view.exports[index], view.written.get(index)
-        async with opened(*export) as source:
+        async with connect_nbd(*export) as source:
             size = source.size
         # The first view of a disk decides whether the copy is of changes (the view knows what was written since the
         # base) or of the whole disk. Later views only add blocks to the same stream.
@@ -171,10 +171,10 @@ class DiskCopy:
             self._ends.append((index, end))
         elif stream.digests.size != size:
             raise HostError(FailureCode.CONFLICT, f"Disk {index} was resized while it was copied.", "Try again.")
-        numbers = touched([(0, size)] if spans is None else spans, size)
+        numbers = blocks_touched([(0, size)] if spans is None else spans, size)
         stream.looked_at(numbers)
         told, done = progress(self._report, f"copying disk {index}", self._span(index)), 0
-        async with opened(*export) as source:
+        async with connect_nbd(*export) as source:
             async for begin, block in source.pieces(span_of(number, size) for number in numbers):
                 await take(index, begin // BLOCK_BYTES, block)
                 done += 1
@@ -202,7 +202,7 @@ class DiskCopy:
         return await unread(self._record.vm_id, self._guests, self._paths, since)
 
     async def _waited(self) -> float | None:
-        return await waited(self._record.vm_id, self._guests, self._paths)
+        return await disk_wait_seconds(self._record.vm_id, self._guests, self._paths)
 
 
 class _Paced:
@@ -216,7 +216,7 @@ class _Paced:
         given_at = trio.current_time()
         await self._take(index, number, block)
         took = min(trio.current_time() - given_at, _FEED_SECONDS)
-        await self._pace.worked(given_at - self._rested_at + took)
+        await self._pace.rest_after_work(given_at - self._rested_at + took)
         self._rested_at = trio.current_time()
 
 

@@ -17,7 +17,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import bitmaps
-from svc_nodeagent.hypervisor.backups.reading import Moment, end_job, socket_folder, start_marks, written_since
+from svc_nodeagent.hypervisor.backups.reading import DiskSnapshot, end_job, socket_folder, start_marks, written_since
 from svc_nodeagent.hypervisor.connection import ConnectionLost
 from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 @asynccontextmanager
 async def live_of(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str]
-) -> AsyncIterator[Moment]:
+) -> AsyncIterator[DiskSnapshot]:
     """A view whose `marks` started before anything was read. Without marks it shows no disk: what the guest writes
     while QEMU does not record would be missed."""
     vm_id = record.vm_id
@@ -44,7 +44,7 @@ async def live_of(
             marks = await start_marks(vm_id, guests, paths, {*since.values(), *keep})
             exports = await _shown(vm_id, guests, {index: paths[index] for index in marks}, address)
             written = await written_since(vm_id, guests, paths, address, {i: since[i] for i in exports if i in since})
-            yield Moment(exports, False, {index: marks[index] for index in exports}, written)
+            yield DiskSnapshot(exports, False, {index: marks[index] for index in exports}, written)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
                 try:
@@ -84,7 +84,7 @@ async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: 
         return None
 
 
-async def waited(vm_id: UUID, guests: Guests, indexes: Collection[int]) -> float | None:
+async def disk_wait_seconds(vm_id: UUID, guests: Guests, indexes: Collection[int]) -> float | None:
     """The seconds that the guest's requests to these disks have taken since its start; None if not known."""
     # Of all requests together, in nanoseconds, so it grows faster than the clock when several are under way.
 

@@ -43,7 +43,7 @@ _HELPER: Final = "the helper for mounted targets"
 
 
 @dataclass(frozen=True)
-class Look:
+class TargetState:
     """`there`: the target has a repository of the machine."""
 
     there: bool
@@ -51,7 +51,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Damaged:
+class DamagedFile:
     """A file that was set aside: where it was below the machine's folder, and why."""
 
     file: str
@@ -59,7 +59,7 @@ class Damaged:
 
 
 @dataclass(frozen=True)
-class Mounted:
+class MountedTarget:
     """`folder` is `backups/machines`."""
 
     folder: Path
@@ -73,16 +73,16 @@ class Mounted:
     async def reached(self) -> AsyncIterator[Way]:
         yield Way(mounted_tree.REPOSITORY, through=self._command("run"))
 
-    async def look(self, patience: float = LOOK_SECONDS) -> Look:
+    async def look(self, patience: float = LOOK_SECONDS) -> TargetState:
         """Raises `HostError` if there is no target (conflict), or if it does not answer for `patience` seconds."""
         [said] = await self._step("look", patience=patience)
-        return Look(said["there"], said["locked"])
+        return TargetState(said["there"], said["locked"])
 
-    async def set_aside_damaged(self, share: int, shares: int) -> list[Damaged]:
+    async def set_aside_damaged(self, share: int, shares: int) -> list[DamagedFile]:
         """Move what is no regular file, and the data files of this share that are not what their names say, into
         `damaged`."""
         said = await self._step("verify", str(share), str(shares), patience=PATIENCE_SECONDS)
-        return [Damaged(line["damaged"], line["why"]) for line in said]
+        return [DamagedFile(line["damaged"], line["why"]) for line in said]
 
     async def remove_unfinished(self) -> None:
         """Remove what restic was writing when it died; nothing writes here meanwhile."""

@@ -37,7 +37,7 @@ _IS_ZERO: Final = 2
 
 
 class NbdDisk:
-    """Made by `opened`."""
+    """Created by `connect_nbd`."""
 
     def __init__(self, stream: trio.SocketStream, size: int) -> None:
         self._stream = stream
@@ -120,7 +120,7 @@ class NbdDisk:
 
 
 @asynccontextmanager
-async def opened(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
+async def connect_nbd(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
     """A connection to an export. Raises `HostError` if QEMU does not serve the disk, or stops doing so."""
     with _told_by_server(_CONNECT_SECONDS):
         stream = await trio.open_unix_socket(str(socket))

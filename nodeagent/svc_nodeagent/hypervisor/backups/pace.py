@@ -39,7 +39,7 @@ class Pace:
         self._debt = 0.0
         self._restraint = 1.0
 
-    async def worked(self, seconds: float) -> None:
+    async def rest_after_work(self, seconds: float) -> None:
         """Rest for as long as so much work requires."""
         if trio.current_time() - self._looked_at >= _LOOK_SECONDS:
             await self._look()

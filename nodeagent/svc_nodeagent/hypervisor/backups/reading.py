@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Moment:
+class DiskSnapshot:
     """By the disk's index: `exports`, its socket and its name there; `marks`, the bitmap that records from now on;
     `written`, what was written since the given mark, as (offset, length), if that is known."""
 
@@ -62,9 +62,9 @@ class Moment:
 
 
 @asynccontextmanager
-async def moment_of(
+async def open_disk_snapshot(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str] = ()
-) -> AsyncIterator[Moment]:
+) -> AsyncIterator[DiskSnapshot]:
     """The disks, to be read for the length of the block. `since`: the marks of an earlier moment, by the disk's index;
     `keep`: further marks that must stay. Raises `HostError`, also if the disks cannot be shown."""
     state = await guests.state(record.vm_id)
@@ -78,18 +78,18 @@ async def moment_of(
 
 
 @asynccontextmanager
-async def _of_stopped(record: MachineRecord, folders: Folders, sockets: Path) -> AsyncIterator[Moment]:
+async def _of_stopped(record: MachineRecord, folders: Folders, sockets: Path) -> AsyncIterator[DiskSnapshot]:
     async with AsyncExitStack() as stack:
         exports = {}
         for disk in record.disks:
             address = sockets / str(disk.index)
-            await stack.enter_async_context(served(folders.disk_of(record.vm_id, disk), address, "--read-only"))
+            await stack.enter_async_context(serve_disk(folders.disk_of(record.vm_id, disk), address, "--read-only"))
             exports[disk.index] = (address, "")
-        yield Moment(exports, frozen=False)
+        yield DiskSnapshot(exports, frozen=False)
 
 
 @asynccontextmanager
-async def served(disk: Path, address: Path, *options: str) -> AsyncIterator[None]:
+async def serve_disk(disk: Path, address: Path, *options: str) -> AsyncIterator[None]:
     """Serve a qcow2 file by qemu-nbd at this socket for the length of the block."""
     # --persistent: it would otherwise end with its first client, which here is `_answers`.
     command: list[str | Path] = ["qemu-nbd", "--persistent", "--format=qcow2", f"--socket={address}", *options, disk]
@@ -122,7 +122,7 @@ async def _of_running(
     sockets: Path,
     since: Mapping[int, str],
     keep: Collection[str] = (),
-) -> AsyncIterator[Moment]:
+) -> AsyncIterator[DiskSnapshot]:
     vm_id, address = record.vm_id, sockets / "nbd"
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
     # What an agent that died has left comes first: libvirt allows one job at a time.
@@ -145,7 +145,7 @@ async def _of_running(
         held = not await thaw(vm_id, guests)
         exports = {index: (address, disk_target(index)) for index in scratch}
         written = await written_since(vm_id, guests, paths, address, since)
-        yield Moment(exports, was_frozen, marks, written)
+        yield DiskSnapshot(exports, was_frozen, marks, written)
     finally:
         # Also if the freeze failed: a silent agent may carry it out later, with nothing left that would thaw.
         if held:
@@ -185,7 +185,7 @@ async def written_since(
         try:
             shown = await guests.on_domain(vm_id, "block-export-add", show)
             if shown is not None:
-                found[index] = await bitmaps.written(address, shown)
+                found[index] = await bitmaps.dirty_extents(address, shown)
         except ConnectionLost:
             raise
         except HostError as error:

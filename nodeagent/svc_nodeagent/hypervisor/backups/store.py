@@ -31,7 +31,7 @@ import trio
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.chains import NOTE, Snapshot, StoreListing, parse_listing, tags_of, tags_of_note
 from svc_nodeagent.hypervisor.backups.first_store import OnThisNode, folder_for_a_store, send_first_files
-from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, Mounted
+from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, MountedTarget
 from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way, without_region
 from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
 from svc_nodeagent.hypervisor.backups.verification import SHARES
@@ -75,7 +75,7 @@ class Sink:
 
 
 class MachineStore:
-    def __init__(self, place: Mounted | Elsewhere | OnThisNode, password: str) -> None:
+    def __init__(self, place: MountedTarget | Elsewhere | OnThisNode, password: str) -> None:
         self._place = place
         self._environment = ENVIRONMENT | {
             "RESTIC_PASSWORD": password,
@@ -166,7 +166,7 @@ class MachineStore:
         except ProgramFailed as failed:
             if failed.program != _RESTIC:
                 raise
-            if isinstance(self._place, Mounted) and failed.status in STATUSES:
+            if isinstance(self._place, MountedTarget) and failed.status in STATUSES:
                 raise self._place.failure(failed) from failed
             raise HostError(
                 FailureCode.HOST,
@@ -220,7 +220,7 @@ class MachineStore:
     async def verify(self, share: int) -> bool:
         """Read a part of the data, and set aside what has changed. Returns whether nothing had. A target elsewhere is
         not read: its traffic is paid for, and it keeps digests of its own."""
-        if not isinstance(self._place, Mounted):
+        if not isinstance(self._place, MountedTarget):
             return True
         damaged = await self._place.set_aside_damaged(share, SHARES)
         for each in damaged:
@@ -234,7 +234,7 @@ class MachineStore:
     async def remove(self) -> None:
         """Remove the store, or what an interrupted removal has left of it; elsewhere its empty frame stays. Raises
         `HostError` if the target is not there: then nothing says that the copies are gone."""
-        if isinstance(self._place, Mounted):
+        if isinstance(self._place, MountedTarget):
             await self._place.remove()
             return
         if await self._asked("unlock") is None:
@@ -249,7 +249,7 @@ class MachineStore:
     async def _asked(self, *arguments: str) -> bytes | None:
         """What restic says of the store; None if there is none. That must be certain: `prepare` creates a store then,
         and `remove` reports it as removed."""
-        if isinstance(self._place, Mounted):
+        if isinstance(self._place, MountedTarget):
             look = await self._place.look()
             if not look.there:
                 return None
@@ -348,7 +348,7 @@ class _Source(trio.abc.ReceiveStream):
 
 def store_at(folder: Path, vm_id: UUID, password: str, place: BackupPlace | None) -> MachineStore:
     """`folder` is `backups/machines`; `place` is the operation's."""
-    return MachineStore(Mounted(folder, vm_id) if place is None else Elsewhere(place, vm_id), password)
+    return MachineStore(MountedTarget(folder, vm_id) if place is None else Elsewhere(place, vm_id), password)
 
 
 def missing_programs() -> list[str]:
@@ -364,9 +364,9 @@ def _require_programs() -> None:
         )
 
 
-def _named(place: Mounted | Elsewhere | OnThisNode) -> str:
+def _named(place: MountedTarget | Elsewhere | OnThisNode) -> str:
     match place:
-        case Mounted(path=path) | OnThisNode(folder=path):
+        case MountedTarget(path=path) | OnThisNode(folder=path):
             return str(path)
         case Elsewhere(place=elsewhere, vm_id=vm_id):
             return f"{elsewhere.name}: {vm_id}"

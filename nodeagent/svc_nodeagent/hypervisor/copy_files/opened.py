@@ -30,7 +30,7 @@ from svc_nodeagent.hypervisor.backups.chains import Snapshot
 from svc_nodeagent.hypervisor.backups.copies import write_copied
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.hypervisor.backups.streams import name_of, progress
-from svc_nodeagent.hypervisor.copy_files.reader import Shown, root_of, showing
+from svc_nodeagent.hypervisor.copy_files.reader import ServedVolumes, root_of, showing
 from svc_nodeagent.hypervisor.copy_files.sftp import MOST_NAME_BYTES, Attributes
 from svc_nodeagent.hypervisor.copy_files.trees import ResolvedPath, find
 from svc_nodeagent.hypervisor.files import Folders, in_thread
@@ -89,7 +89,7 @@ log = structlog.get_logger(__name__)
 class _Open:
     """A copy that is open. Its scope's deadline moves with each request; `ended` once nothing of it is left."""
 
-    def __init__(self, vm_id: UUID, owner_id: UUID | None, shown: Shown, scope: trio.CancelScope) -> None:
+    def __init__(self, vm_id: UUID, owner_id: UUID | None, shown: ServedVolumes, scope: trio.CancelScope) -> None:
         self.vm_id = vm_id
         self.owner_id = owner_id
         self.shown = shown

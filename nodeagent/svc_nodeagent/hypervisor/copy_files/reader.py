@@ -46,7 +46,7 @@ _SHOWN_ERROR_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True)
-class Shown:
+class ServedVolumes:
     """`server` answers about all volumes; `root_of` gives the place of each."""
 
     server: Sftp
@@ -55,7 +55,7 @@ class Shown:
 
 
 @asynccontextmanager
-async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator) -> AsyncIterator[Shown]:
+async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator) -> AsyncIterator[ServedVolumes]:
     """The files of these qcow2 disks for the length of the block, by the rescue system that is unpacked in `system`.
     Raises `HostError` if it does not start."""
     ours, theirs = socket.socketpair()
@@ -84,7 +84,7 @@ async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator)
                 opened.close()  # The other end is QEMU's alone, so that its end is noticed here.
                 server = Sftp(stream)
                 await _come_up(server, said)
-                yield Shown(server, await _volumes(server), process)
+                yield ServedVolumes(server, await _volumes(server), process)
             finally:
                 process.kill()
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):

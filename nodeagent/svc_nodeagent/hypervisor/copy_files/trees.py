@@ -18,7 +18,7 @@ _MOST_LINKS: Final = 40
 _MOST_STEPS: Final = 1_000
 
 
-class Looks(Protocol):
+class FileServer(Protocol):
     async def attributes(self, path: bytes) -> Attributes: ...
 
     async def target(self, path: bytes) -> bytes: ...
@@ -33,7 +33,7 @@ class ResolvedPath:
     attributes: Attributes
 
 
-async def find(server: Looks, root: bytes, path: bytes) -> ResolvedPath:
+async def find(server: FileServer, root: bytes, path: bytes) -> ResolvedPath:
     """The result of following this path of the tree at `root`. Raises `HostError`: not_found, conflict for too many
     links, invalid for an invalid path."""
     if len(path) > MOST_PATH_BYTES:

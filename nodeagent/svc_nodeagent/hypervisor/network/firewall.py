@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from svc_nodeagent.hypervisor.network.guard import written
+from svc_nodeagent.hypervisor.network.guard import address_json
 from svc_nodeagent.hypervisor.network.nft import CT_STATE, DROP, RETURN, Json, among, header, match, meta
 from svc_nodeagent.hypervisor.network.plan import TapPlan
 from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
@@ -70,7 +70,7 @@ def _packets(rule: FirewallRule) -> Iterator[tuple[Json, ...]]:
     other_side = "saddr" if rule.direction is Direction.INGRESS else "daddr"
     where: tuple[Json, ...] = ()
     if rule.cidr is not None:
-        where = (match(header("ip" if rule.cidr.version == 4 else "ip6", other_side), written(rule.cidr)),)
+        where = (match(header("ip" if rule.cidr.version == 4 else "ip6", other_side), address_json(rule.cidr)),)
         if rule.cidr.prefixlen == 0:
             where = (match(meta("protocol"), _ETHER_TYPES[rule.cidr.version]),)
     elif rule.family is not None:

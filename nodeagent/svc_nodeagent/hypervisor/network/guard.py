@@ -60,12 +60,12 @@ _SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
 one table for all guests."""
 
 
-class Counted(NamedTuple):
+class PacketCount(NamedTuple):
     packets: int
     bytes: int
 
 
-_NONE = Counted(0, 0)
+_NONE = PacketCount(0, 0)
 
 
 def guard(
@@ -74,7 +74,7 @@ def guard(
     naming: Naming,
     *,
     fresh: bool = False,
-    counted: Mapping[Spoof, Counted] | None = None,
+    counted: Mapping[Spoof, PacketCount] | None = None,
 ) -> list[Json]:
     """Commands that make the tap's chain match the plan exactly; without a plan, nothing passes. `fresh` starts its
     counters anew; `counted` are the initial values of counters that do not exist. The device must exist."""
@@ -96,7 +96,7 @@ def sets(table: str) -> list[Json]:
     ]
 
 
-def counters(table: str, device: str, counted: Mapping[Spoof, Counted] | None = None) -> list[Json]:
+def counters(table: str, device: str, counted: Mapping[Spoof, PacketCount] | None = None) -> list[Json]:
     """One for each reason; an existing one keeps its count."""
     begin = counted or {}
     return [
@@ -154,7 +154,7 @@ def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
 
 def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
     """DHCP is dropped: guests must not be servers, which answer from any port, and there is no server to ask."""
-    from_own = [match(header("ip", "saddr"), written(each)) for each in tap.ipv4]
+    from_own = [match(header("ip", "saddr"), address_json(each)) for each in tap.ipv4]
     error = match(header("icmp", "type"), _ERRORS_4)
     router = _dropped(Spoof.ROUTER, tap.device)
     return [
@@ -185,11 +185,11 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
     none = match(header("arp", "saddr ip"), "0.0.0.0")  # noqa: S104  (the unspecified sender of a probe)
     return [
         *(
-            (*sound, operation, match(header("arp", "saddr ip"), written(each)), ACCEPT)
+            (*sound, operation, match(header("arp", "saddr ip"), address_json(each)), ACCEPT)
             for each in tap.ipv4
             for operation in (request, reply)
         ),
-        *((*sound, request, none, match(header("arp", "daddr ip"), written(each)), ACCEPT) for each in tap.ipv4),
+        *((*sound, request, none, match(header("arp", "daddr ip"), address_json(each)), ACCEPT) for each in tap.ipv4),
         (_IS_ARP, *_dropped(Spoof.ARP, tap.device)),
     ]
 
@@ -199,7 +199,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     rule. Later fragments may bring what the first does not show, so the transport's header must follow the
     fragment's."""
     own: tuple[IPv6Network, ...] = (*tap.ipv6, IPv6Network(tap.link_local))
-    from_own = [match(header("ip6", "saddr"), written(each)) for each in own]
+    from_own = [match(header("ip6", "saddr"), address_json(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
     solicit, advertise = (match(header("icmpv6", "type"), each) for each in (_SOLICIT, _ADVERTISE))
     error = match(header("icmpv6", "type"), _ERRORS)
@@ -231,7 +231,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         ),
         *((_IS_IPV6, kind, too_long, *neighbour) for kind in (solicit, advertise)),
         *(
-            (_IS_IPV6, solicit, match(header("ip6", "saddr"), written(each)), too_often, *neighbour)
+            (_IS_IPV6, solicit, match(header("ip6", "saddr"), address_json(each)), too_often, *neighbour)
             for each in tap.ipv6
         ),
         *((_IS_IPV6, advertise, target, source, ACCEPT) for target in for_own for source in from_own),
@@ -261,7 +261,7 @@ def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     return [*greetings, (_IS_IPV6, *_dropped(Spoof.IPV6, tap.device))]
 
 
-def written(network: NetworkAddress) -> Json:
+def address_json(network: NetworkAddress) -> Json:
     if network.prefixlen == network.max_prefixlen:
         return str(network.network_address)
     return prefix(str(network.network_address), network.prefixlen)

@@ -36,7 +36,7 @@ class Listing:
     hooks: dict[tuple[str, str, str], dict[str, Json]] = field(default_factory=dict)
     members: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     tables: set[tuple[str, str]] = field(default_factory=set)
-    counted: dict[str, dict[Spoof, guard.Counted]] = field(default_factory=dict)
+    counted: dict[str, dict[Spoof, guard.PacketCount]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[dict[str, Any]]) -> Listing:
@@ -58,7 +58,7 @@ class Listing:
                     listing.tables.add((body["family"], body["name"]))
                 elif kind == "counter" and (found := guard.counter_of(body["name"])) is not None:
                     reason, device = found
-                    counted = guard.Counted(body["packets"], body["bytes"])
+                    counted = guard.PacketCount(body["packets"], body["bytes"])
                     listing.counted.setdefault(device, {})[reason] = counted
         return listing
 
@@ -89,7 +89,9 @@ class Reference:
             if family == guard.FAMILY:
                 self._sets = {name: listing.members[family, self._table, name] for name in guard.SETS}
             for number, text in enumerate(texts):
-                self._known[family, text] = ruleset.settled(listing.rules[family, self._table, f"rules{number}"])
+                self._known[family, text] = ruleset.comparable_text(
+                    listing.rules[family, self._table, f"rules{number}"]
+                )
 
     def lists(self, family: str, rules: Rules, listed: str) -> bool:
         """Whether a chain with the expected `rules` is listed as it should be."""
@@ -142,7 +144,7 @@ def tap_differences(
         yield f"The tap {tap.device} is not marked as this machine's."
     if seen.bridge != tap.bridge:
         yield f"The tap {tap.device} is plugged into {seen.bridge or 'no bridge'} instead of {tap.bridge or 'none'}."
-    routes, gateways = taps.carried(tap)
+    routes, gateways = taps.routes_and_addresses(tap)
     for route in sorted(routes - seen.routes, key=str):
         yield f"{text_of(route)} is not routed to {tap.device}."
     for route in sorted(seen.routes - routes, key=str):
@@ -164,7 +166,7 @@ def tap_differences(
     for map in (firewall.FROM_GUEST, firewall.TO_GUEST):
         is_member = tap.device in listing.members.get((family, naming.table, map), ())
         name, rules = wanted.get(map, (firewall.chain_name(map, tap.device), None))
-        listed = ruleset.settled(listing.rules.get((family, naming.table, name), ()))
+        listed = ruleset.comparable_text(listing.rules.get((family, naming.table, name), ()))
         if rules is None and is_member:
             yield f"{tap.device} is filtered ({name}) and should not be."
         if rules is not None and (not is_member or not reference.lists(family, rules, listed)):
@@ -192,7 +194,9 @@ def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, b
         and (guard.FAMILY, naming.table) in listing.tables
         and all(
             listing.hooks.get((family, naming.table, name)) == ruleset.HOOKS[family][name]
-            and reference.lists(family, rules, ruleset.settled(listing.rules.get((family, naming.table, name), ())))
+            and reference.lists(
+                family, rules, ruleset.comparable_text(listing.rules.get((family, naming.table, name), ()))
+            )
             for family, name, rules in shared_rules(naming, bridged=bridged)
         )
     )
@@ -223,7 +227,7 @@ def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
 
 def _of_any_tap(rules: Sequence[Json], device: str) -> str:
     """The rules of a tap's guard, with any tap's counter names replaced by a common one."""
-    return ruleset.settled(rules).replace(f'_{device}"', f'_{_ANY_TAP}"')
+    return ruleset.comparable_text(rules).replace(f'_{device}"', f'_{_ANY_TAP}"')
 
 
 def _text(rules: Rules) -> str:

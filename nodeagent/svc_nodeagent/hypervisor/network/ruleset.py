@@ -22,7 +22,7 @@ from typing import Final
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import firewall
 from svc_nodeagent.hypervisor.network.firewall import FROM_GUEST, TO_GUEST
-from svc_nodeagent.hypervisor.network.guard import FAMILY, Counted, guard, no_guard, sets
+from svc_nodeagent.hypervisor.network.guard import FAMILY, PacketCount, guard, no_guard, sets
 from svc_nodeagent.hypervisor.network.nft import (
     ACCEPT,
     CT_STATE,
@@ -205,7 +205,7 @@ def change(
     naming: Naming,
     *,
     created: frozenset[str] = frozenset(),
-    counted: Mapping[str, Mapping[Spoof, Counted]] | None = None,
+    counted: Mapping[str, Mapping[Spoof, PacketCount]] | None = None,
 ) -> list[Json]:
     """Commands that change our tables from `traces`, which they contain or may contain of a machine, to `desired`.
 
@@ -253,10 +253,10 @@ def is_ours(family: str, name: str, naming: Naming) -> bool:
 
 def digest(entries: Iterable[Json]) -> str:
     """SHA-256 of what nft lists."""
-    return hashlib.sha256(settled(list(entries)).encode()).hexdigest()
+    return hashlib.sha256(comparable_text(list(entries)).encode()).hexdigest()
 
 
-def settled(listed: Json) -> str:
+def comparable_text(listed: Json) -> str:
     """nft's listing as text, for comparison: without the parts that change by themselves (handles, counters)."""
     return _CHANGING.sub("", json.dumps(listed, sort_keys=True))
 

@@ -109,7 +109,7 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
         if tap is None:
             commands.append(f"link set dev {device} down")
             continue
-        routes, gateways = carried(tap)
+        routes, gateways = routes_and_addresses(tap)
         commands += [f"route del {route} dev {device}" for route in sorted(there.routes - routes, key=str)]
         # After the routes: removing a device's last address removes them with it.
         commands += [f"address del {each} dev {device}" for each in there.gateways - gateways]
@@ -140,7 +140,7 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     commands = []
     for tap in taps:
         device, there = tap.device, seen.get(tap.device)
-        routes, gateways = carried(tap)
+        routes, gateways = routes_and_addresses(tap)
         had = there.routes if there is not None and there.up and not there.gateways - gateways else frozenset()
         had_gateways = there.gateways if there is not None else frozenset()
         commands += [
@@ -158,7 +158,7 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     return commands
 
 
-def carried(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Interface | IPv6Interface]]:
+def routes_and_addresses(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Interface | IPv6Interface]]:
     """The routes and the host's addresses at a tap."""
     routes = frozenset(() if tap.bridge is not None else tap.networks)
     return routes, frozenset(_interface(gateway) for gateway in tap.gateways)

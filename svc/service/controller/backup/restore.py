@@ -45,7 +45,7 @@ class CannotRestore(Exception):  # noqa: N818 - named for what it says
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoreResult:
     """`orders`: those that were under way in the backup, and are ended; `sessions`: people to sign in again."""
 
     manifest: Manifest
@@ -54,7 +54,9 @@ class Restored:
     settings: Path | None
 
 
-async def restore(config: ControllerConfig, environ: Mapping[str, str], archive: Path, passphrase: str) -> Restored:
+async def restore(
+    config: ControllerConfig, environ: Mapping[str, str], archive: Path, passphrase: str
+) -> RestoreResult:
     """Raises `CannotRestore`, `CannotDecrypt`, `NotAnArchive`, `DumpError`, `OSError` and what the database raises."""
     folder = config.data_dir
     await trio.to_thread.run_sync(_require_empty, folder)
@@ -77,7 +79,7 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
     settings = folder / SETTINGS
-    return Restored(manifest, orders, sessions, settings if manifest.configuration is not None else None)
+    return RestoreResult(manifest, orders, sessions, settings if manifest.configuration is not None else None)
 
 
 async def prepare_restored(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc.service.controller.backup.take import Taken
+from svc.service.controller.backup.take import BackupResult
 from svc_actors.alerts import Severity, set_alert
 from svc_actors.store import Database, Transaction
 
@@ -18,9 +18,9 @@ _KEPT_DAYS: Final = 400
 _SHOWN: Final = 500
 
 
-async def record(database: Database, place: str, every_hours: float, ended: Taken | Exception) -> None:
+async def record(database: Database, place: str, every_hours: float, ended: BackupResult | Exception) -> None:
     """Record the result of a backup, and open or close the alert."""
-    taken = ended if isinstance(ended, Taken) else None
+    taken = ended if isinstance(ended, BackupResult) else None
 
     async def work(tx: Transaction) -> None:
         await tx.execute(

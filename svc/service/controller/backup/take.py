@@ -25,7 +25,7 @@ from svc_actors.store import Database, dump, reachable_urls
 
 
 @dataclass(frozen=True)
-class Taken:
+class BackupResult:
     """`removed`: the archives beyond the number to keep."""
 
     name: str
@@ -41,7 +41,7 @@ async def take(
     passphrase: str,
     *,
     keep: int,
-) -> Taken:
+) -> BackupResult:
     """Write one archive to `place`, and keep the newest `keep`, or all for 0. Raises `PlaceError`, `OSError`,
     `DumpError`, `DatabaseStartError` and the database's errors. If writing fails there is no archive of this name."""
     await place.clear()
@@ -58,7 +58,7 @@ async def take(
     removed = (await place.names())[:-keep] if keep else []
     for each in removed:
         await place.remove(each)
-    return Taken(name, size, tuple(removed))
+    return BackupResult(name, size, tuple(removed))
 
 
 async def _write(
