@@ -187,7 +187,7 @@ async def test_a_new_password_takes_the_place_of_the_old_one(engines: Engines, k
 async def test_a_dump_is_loaded_by_code_that_lies_where_no_site_sees(
     engines: Engines, kind: EngineKind, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = tmp_path / "of-root" / "svc_actors"
+    code = tmp_path / "of-root" / "svc_webhost"
     shutil.copytree(transfer._PACKAGE, code, ignore=shutil.ignore_patterns("__pycache__"))
     code.parent.chmod(0o700)
     monkeypatch.setattr(transfer, "_PACKAGE", code)
