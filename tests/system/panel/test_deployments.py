@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import tarfile
+import tempfile
 import time
 import zipfile
 from collections.abc import AsyncIterator
@@ -356,15 +357,15 @@ class WithGit:
 
 
 @pytest.fixture
-async def with_git(panel_database: Database, tmp_path: Path) -> AsyncIterator[WithGit]:
-    tls = self_signed(tmp_path)
-    # Sites' accounts read it, as they do the system's authorities.
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    trusted = WebhookSettings(networks=networks("127.0.0.0/8, ::1"), ca_file=tls.certificate)
-    async with open_apps(panel_database, trusted) as world:
-        with git_server(tmp_path, tls) as git:
-            yield WithGit(world, git, await world.site("app.example", runtime="python", entry="app:application"))
+async def with_git(panel_database: Database) -> AsyncIterator[WithGit]:
+    # Sites' accounts read the certificate, as they do the system's authorities: pytest's own folders are closed.
+    with tempfile.TemporaryDirectory(prefix="svc-git-") as name:
+        Path(name).chmod(0o755)
+        tls = self_signed(Path(name))
+        trusted = WebhookSettings(networks=networks("127.0.0.0/8, ::1"), ca_file=tls.certificate)
+        async with open_apps(panel_database, trusted) as world:
+            with git_server(Path(name), tls) as git:
+                yield WithGit(world, git, await world.site("app.example", runtime="python", entry="app:application"))
 
 
 def source(version: str) -> dict[str, str]:
