@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Told:
+class CustomerNotice:
     """An alert worded for the members of a project: it names no node, no pool and nothing else of the host."""
 
     project_id: UUID
@@ -38,10 +38,10 @@ async def raise_alert(
     severity: Severity = Severity.WARNING,
     resource_kind: str | None = None,
     resource_id: UUID | str | None = None,
-    told: Told | None = None,
+    notice: CustomerNotice | None = None,
 ) -> None:
-    """Open the alert of this key, or keep it open. An event is sent when it opens or its message changes. `told` is for
-    the customer whose machine it is about."""
+    """Open the alert of this key, or keep it open. An event is sent when it opens or its message changes. `notice`
+    is for the customer whose machine it is about."""
     row = await tx.fetchrow(
         """INSERT INTO alerts (key, severity, message, resource_kind, resource_id, project_id, told)
            VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -54,8 +54,8 @@ async def raise_alert(
         message,
         resource_kind,
         str(resource_id) if resource_id is not None else None,
-        told.project_id if told is not None else None,
-        told.message if told is not None else None,
+        notice.project_id if notice is not None else None,
+        notice.message if notice is not None else None,
     )
     if row is not None:
         await announce_alert(tx, row)

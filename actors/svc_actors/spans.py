@@ -155,7 +155,7 @@ class SdkTracer:
         provider.add_span_processor(queue)
         self._tracer = provider.get_tracer("svc", version("svc"))
 
-    def begin(self, name: str, kind: Kind, attributes: Attributes, *, caller: str | None) -> Span:
+    def start(self, name: str, kind: Kind, attributes: Attributes, *, caller: str | None) -> Span:
         return self._begin(name, kind, attributes, _context(caller))
 
     def resume(self, name: str, kind: Kind, attributes: Attributes, *, parent: str | None) -> Span:
@@ -188,12 +188,12 @@ class _SdkSpan:
         context = self._span.get_span_context()
         return f"00-{self.trace_id}-{trace.format_span_id(context.span_id)}-{context.trace_flags:02x}"
 
-    def child(self, name: str, kind: Kind, attributes: Attributes, *, began: datetime | None = None) -> Span:
+    def child(self, name: str, kind: Kind, attributes: Attributes, *, started_at: datetime | None = None) -> Span:
         if not self.sampled:
             return self
         context = trace.set_span_in_context(self._span, Context())
         return _SdkSpan(
-            self._tracer, self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=_ns(began))
+            self._tracer, self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=_ns(started_at))
         )
 
     def note(self, attributes: Attributes) -> None:

@@ -56,7 +56,7 @@ class Span(Protocol):
     @property
     def sampled(self) -> bool: ...
 
-    def child(self, name: str, kind: Kind, attributes: Attributes, *, began: datetime | None = None) -> Span: ...
+    def child(self, name: str, kind: Kind, attributes: Attributes, *, started_at: datetime | None = None) -> Span: ...
 
     def note(self, attributes: Attributes) -> None: ...
 
@@ -68,7 +68,7 @@ class Span(Protocol):
 
 
 class Tracer(Protocol):
-    def begin(self, name: str, kind: Kind, attributes: Attributes, *, caller: str | None) -> Span:
+    def start(self, name: str, kind: Kind, attributes: Attributes, *, caller: str | None) -> Span:
         """Start a trace, or continue one that its `caller` has started (the header `traceparent`). Whether it is
         sampled is decided here."""
         ...

@@ -38,7 +38,7 @@ def request_span(
         if server[1] is not None:
             told["server.port"] = server[1]
     caller = exchange.header(b"traceparent")
-    span = tracer.begin(f"{method} {route}", Kind.SERVER, told, caller=caller)
+    span = tracer.start(f"{method} {route}", Kind.SERVER, told, caller=caller)
     # Not reset: the task of a request ends with it, and its last log line names the trace as well.
     ORIGIN.set(Origin(exchange.request_id, span))
     try:

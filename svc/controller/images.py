@@ -310,7 +310,7 @@ async def update_image(context: Context[Controller], request: ImageUpdateRequest
 async def refresh_images(context: Context[Controller], request: Empty) -> TaskModel:
     async with context.services.database.transaction() as tx:
         task = await order_refresh(tx, context.caller)
-    context.services.tasks.begin(task)
+    context.services.tasks.start(task)
     return TaskModel.of(task, context.principal)
 
 
@@ -324,5 +324,5 @@ async def refresh_images(context: Context[Controller], request: Empty) -> TaskMo
 async def pull_image(context: Context[Controller], request: ImagePullRequest) -> TaskModel:
     async with context.services.database.transaction() as tx:
         task = await order_pull(tx, context.caller, request.id, request.node_id)
-    context.services.tasks.begin(task)
+    context.services.tasks.start(task)
     return TaskModel.of(task, context.principal)

@@ -78,7 +78,7 @@ class House:
             actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
             opened = self.authority.client if http is None else lambda: http
             keeper = Keeper(actors, self.name, names, settings, self.challenges, self.shown.install, open_http=opened)
-            await keeper.begin()
+            await keeper.install_current()
             nursery.start_soon(keep_running, "certificate", keeper.run)
             yield keeper
             nursery.cancel_scope.cancel()

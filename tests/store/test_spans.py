@@ -29,7 +29,7 @@ def parent(sampled: bool) -> str:
 def test_a_part_of_the_traces_is_kept_whatever_callers_ask_for(caller_samples: bool) -> None:
     its = tracer(0.25)
 
-    began = [its.begin("a", Kind.SERVER, {}, caller=parent(caller_samples)) for _ in range(1000)]
+    began = [its.start("a", Kind.SERVER, {}, caller=parent(caller_samples)) for _ in range(1000)]
 
     kept = sum(span.sampled for span in began)
 
@@ -48,7 +48,7 @@ def test_what_was_decided_when_a_trace_began_holds_for_what_is_resumed(decided: 
 
 @pytest.mark.parametrize("header", [None, "", "nonsense", f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'A' * 31}-1-01"])
 def test_a_malformed_parent_begins_a_trace_of_its_own(header: str | None) -> None:
-    span = tracer().begin("a", Kind.SERVER, {}, caller=header)
+    span = tracer().start("a", Kind.SERVER, {}, caller=header)
 
     assert span.sampled
     assert len(span.trace_id) == 32
@@ -60,7 +60,7 @@ async def test_a_transaction_is_one_span_and_a_statement_alone_another_without_i
 ) -> None:
     exporter = InMemorySpanExporter()
     queue = SpanQueue(exporter, ExportSettings(period=0.01))
-    root = SdkTracer(queue, service="test", ratio=1.0, environ={}).begin("root", Kind.SERVER, {}, caller=None)
+    root = SdkTracer(queue, service="test", ratio=1.0, environ={}).start("root", Kind.SERVER, {}, caller=None)
 
     with working_for(Origin("r", root)):
         async with database.transaction() as tx:
@@ -99,7 +99,7 @@ async def test_a_defect_of_the_exporter_costs_spans_and_nothing_else() -> None:
     begins = SdkTracer(queue, service="test", ratio=1.0, environ={})
 
     for _ in range(6):
-        begins.begin("a", Kind.SERVER, {}, caller=None).end()
+        begins.start("a", Kind.SERVER, {}, caller=None).end()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(queue.run)
         with trio.fail_after(60):

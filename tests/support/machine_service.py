@@ -277,7 +277,7 @@ class Service:
 
     async def create(self, new: NewMachine) -> Created:
         created = await create_machine(self.database, self.sealer, ADMINISTRATOR, new)
-        self.tasks.begin(created.task)
+        self.tasks.start(created.task)
         return created
 
     async def ended(self, task: Task | UUID | None) -> Task:

@@ -67,7 +67,7 @@ class Keeper(Generic[ChallengesT]):
         self._open_http = open_http or self._http
         self._asked = trio.Event()
 
-    async def begin(self) -> None:
+    async def install_current(self) -> None:
         """Install the current certificate, if any. Call it before `run`, and before anything listens."""
         settings = self._settings
         there = await self._actor.ask(

@@ -58,10 +58,10 @@ class Loops(Generic[Name_contra]):
     `nursery` and end with it; a service runs all of them, a test those that it is about. `alert` is called for a loop
     that keeps failing."""
 
-    def __init__(self, nursery: trio.Nursery, alert: LoopAlert, wanted: Collection[Name_contra] | None = None) -> None:
+    def __init__(self, nursery: trio.Nursery, alert: LoopAlert, only: Collection[Name_contra] | None = None) -> None:
         self.alert = alert
         self._nursery = nursery
-        self._wanted = wanted
+        self._only = only
         self._steps: dict[str, Work] = {}
 
     def keep(self, name: Name_contra, loop: Work, *, step: Work | None = None) -> None:
@@ -86,13 +86,13 @@ class Loops(Generic[Name_contra]):
         """Do `work` at once, since it resumes what an earlier process left undone, and then every `seconds`."""
         self.repeat(name, seconds, work, first_after=0)
 
-    async def begin(self, name: Name_contra, run: Callable[..., Awaitable[object]]) -> None:
+    async def start(self, name: Name_contra, run: Callable[..., Awaitable[object]]) -> None:
         """Run `run`, which handles its own failures, and wait until it reports that it has started."""
         if self.wants(name):
             await self._nursery.start(run)
 
     def wants(self, name: Name_contra) -> bool:
-        return self._wanted is None or name in self._wanted
+        return self._only is None or name in self._only
 
     async def step(self, name: Name_contra) -> None:
         """Do one round of the loop of this name now, whether it runs or not: for tests."""

@@ -44,6 +44,6 @@ async def in_batches(remove: Callable[[], Awaitable[int]], batch: int) -> int:
         await rest_since(began)
 
 
-async def rest_since(began: float) -> None:
-    """Pause in proportion to the work that started at `began`, to leave the disk to others."""
-    await trio.sleep(_IDLE_SHARE * (trio.current_time() - began))
+async def rest_since(started: float) -> None:
+    """Pause in proportion to the work that started at `started`, to leave the disk to others."""
+    await trio.sleep(_IDLE_SHARE * (trio.current_time() - started))

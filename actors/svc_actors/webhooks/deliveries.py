@@ -93,7 +93,7 @@ class Attempt:
         return judge(self.outcome, self.delivery.attempts + 1)
 
 
-async def record(database: Database, made: Sequence[Attempt]) -> list[Attempt]:
+async def record(database: Database, attempts: Sequence[Attempt]) -> list[Attempt]:
     """Record the outcomes of attempts and the time of the next one; returns those that no replay has overtaken."""
     rows = await database.fetch(
         """
@@ -107,10 +107,10 @@ async def record(database: Database, made: Sequence[Attempt]) -> list[Attempt]:
         WHERE d.id = made.id AND d.attempts = made.attempts AND d.next_attempt_at IS NOT NULL
         RETURNING d.id
         """,
-        *zip(*(_row(attempt) for attempt in made), strict=True),
+        *zip(*(_row(attempt) for attempt in attempts), strict=True),
     )
     recorded = {row["id"] for row in rows}
-    return [attempt for attempt in made if attempt.delivery.id in recorded]
+    return [attempt for attempt in attempts if attempt.delivery.id in recorded]
 
 
 def _row(attempt: Attempt) -> tuple[object, ...]:

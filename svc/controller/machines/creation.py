@@ -251,7 +251,7 @@ def start_creation(services: Controller, new: NewMachine, created: Created) -> N
     """Start the task that creates the machine."""
     if new.first_boot is not None and new.first_boot.password is not None:
         services.windows_passwords.keep(created.vm_id, new.first_boot.password)
-    services.tasks.begin(created.task)
+    services.tasks.start(created.task)
 
 
 async def answer_repeated(context: Context[Controller], request: VMCreateRequest, row: Record) -> VMCreateResult:

@@ -13,7 +13,7 @@ from svc.registry.idempotency import run_idempotent
 from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.controller.machines.draining import begin_drain
+from svc_actors.controller.machines.draining import start_drain
 
 operations = Operations[Controller]()
 
@@ -45,7 +45,7 @@ async def drain(context: Context[Controller], request: NodeDrainRequest) -> Task
 async def _drain(context: Context[Controller], request: NodeDrainRequest) -> TaskModel:
     services = context.services
     task = await services.database.transact(
-        lambda tx: begin_drain(tx, context.caller, request.id, restart=request.restart)
+        lambda tx: start_drain(tx, context.caller, request.id, restart=request.restart)
     )
-    services.tasks.begin(task)
+    services.tasks.start(task)
     return TaskModel.of(task, context.principal)

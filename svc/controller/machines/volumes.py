@@ -127,7 +127,7 @@ async def _create(context: Context[Controller], request: VolumeCreateRequest) ->
         return await orders.create_free(tx, context.caller, new)
 
     volume_id, task = await services.database.transact(work)
-    services.tasks.begin(task)
+    services.tasks.start(task)
     return await _ordered(context, volume_id, task)
 
 
@@ -250,5 +250,5 @@ async def _of_machine(context: Context[Controller], vm_id: UUID, order: orders.M
 
 
 def _begun(context: Context[Controller], task: Task) -> TaskModel:
-    context.services.tasks.begin(task)
+    context.services.tasks.start(task)
     return TaskModel.of(task, context.principal)

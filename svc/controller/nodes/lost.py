@@ -19,7 +19,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
-from svc_actors.controller.reconcile.orphans import hear_no_more, tell_of_orphans
+from svc_actors.controller.reconcile.orphans import stop_awaiting_report, tell_of_orphans
 from svc_actors.store import Transaction
 from svc_common.errors import require_name
 
@@ -45,7 +45,7 @@ async def declare_lost(context: Context[Controller], request: NodeLoss) -> None:
     require_name((await get_node(context.services.database, request.id)).name, request.confirm, of="node")
 
     async def wait_no_more(tx: Transaction) -> None:
-        if await hear_no_more(tx, request.id):
+        if await stop_awaiting_report(tx, request.id):
             await tell_of_orphans(tx, request.id)
 
     node = context.services.actors.ref(Node, str(request.id))

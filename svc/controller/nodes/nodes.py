@@ -309,7 +309,7 @@ async def _task(context: Context[Controller], node_id: UUID, op: str, timeout: f
             timeout=timeout,
         )
         await audit.record(tx, context.caller, node.target, {"task_id": str(task.id)})
-    services.tasks.begin(task)
+    services.tasks.start(task)
     return TaskModel.of(task, context.principal)
 
 

@@ -35,7 +35,7 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
-from svc_actors.controller.reconcile.orphans import ORPHANS, OrphanKind, hear_no_more, tell_of_orphans
+from svc_actors.controller.reconcile.orphans import ORPHANS, OrphanKind, stop_awaiting_report, tell_of_orphans
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
 from svc_common.errors import ServiceError, conflict, not_found, wrong_field
 
@@ -133,14 +133,14 @@ async def adopt_orphan(context: Context[Controller], request: OrphanAdopt) -> No
         kept = await kept_machine(services.gateway, found["node_id"], request.id)
         state = observed_state(found["state"])
         if found["kind"] == OrphanKind.DIFFERING:
-            work = partial(adopt_differing, caller=context.caller, kept=kept, state=state)
+            work = partial(adopt_differing, caller=context.caller, machine=kept, state=state)
         else:
             if request.project_id is None:
                 raise wrong_field("project_id", "must be given: no record says whose the machine is")
             adoption = Adoption(request.project_id, request.name, request.image_id, request.group_ids)
             node_id = found["node_id"]
             work = partial(
-                adopt_unknown, caller=context.caller, node_id=node_id, kept=kept, state=state, adoption=adoption
+                adopt_unknown, caller=context.caller, node_id=node_id, machine=kept, state=state, adoption=adoption
             )
 
     async def settle(tx: Transaction) -> None:
@@ -193,7 +193,7 @@ async def write_off_node(context: Context[Controller], request: OrphanNode) -> N
 
     async def work(tx: Transaction) -> None:
         node = await get_node(tx, request.id, lock=True)
-        if not await hear_no_more(tx, request.id):
+        if not await stop_awaiting_report(tx, request.id):
             raise conflict(f"Nothing waits for a report of node {node.name}.")
         await audit.record(tx, context.caller, node.target)
         await tell_of_orphans(tx, request.id)

@@ -64,7 +64,7 @@ async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest
         task = await _order(tx, context, node, uuid4(), at_once=1)
         ordered = {"task_id": str(task.id), "release": services.agent.name}
         await audit.record(tx, context.caller, node.target, ordered)
-    services.tasks.begin(task)
+    services.tasks.start(task)
     return TaskModel.of(task, context.principal)
 
 
@@ -98,7 +98,7 @@ async def upgrade_all(context: Context[Controller], request: NodeUpgradeAll) -> 
         ordered = {"release": services.agent.name, "at_once": request.at_once, "nodes": names}
         await audit.record(tx, context.caller, Target("node", None, None), ordered)
     for task in tasks:
-        services.tasks.begin(task)
+        services.tasks.start(task)
     return NodeUpgrades(release=services.agent.name, tasks=[TaskModel.of(task, context.principal) for task in tasks])
 
 

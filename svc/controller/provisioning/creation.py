@@ -30,7 +30,7 @@ from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.controller.machines.creation import Beside, Created, IdempotencyKey, create_machine, find_by_key
+from svc_actors.controller.machines.creation import Created, IdempotencyKey, OnCreated, create_machine, find_by_key
 from svc_actors.controller.provisioning import records
 from svc_actors.controller.provisioning.records import NewService
 from svc_actors.controller.provisioning.states import ServiceOrder
@@ -146,10 +146,10 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         sealed_user_data=_sealed(context, request.user_data),
     )
 
-    async def beside(tx: Transaction, vm_id: UUID) -> None:
+    async def record_service(tx: Transaction, vm_id: UUID) -> None:
         await records.add_service(tx, context.caller, new, vm_id)
 
-    created, way_in = await _ordered(context, order, key, beside)
+    created, way_in = await _ordered(context, order, key, record_service)
     return await _result(context, new.id, created, way_in, chosen=request.set_password is not None)
 
 
@@ -160,8 +160,7 @@ async def _retry(context: Context[Controller], request: RetryRequest) -> Provisi
     if service.sealed_user_data is not None:
         user_data = context.services.sealer.unseal(service.sealed_user_data, _USER_DATA).decode()
         order = order.model_copy(update={"user_data": user_data})
-    beside = partial(_retried, context, service.id)
-    created, way_in = await _ordered(context, order, None, beside)
+    created, way_in = await _ordered(context, order, None, partial(_retried, context, service.id))
     return await _result(context, service.id, created, way_in, chosen=False)
 
 
@@ -170,13 +169,13 @@ async def _retried(context: Context[Controller], service_id: UUID, tx: Transacti
 
 
 async def _ordered(
-    context: Context[Controller], order: VMCreateRequest, key: IdempotencyKey | None, beside: Beside
+    context: Context[Controller], order: VMCreateRequest, key: IdempotencyKey | None, on_created: OnCreated
 ) -> tuple[Created, WayIn]:
     services = context.services
     new, way_in = await resolve(services.database, context.principal, order, key)
     created = await once_nodes_have_come(
         services,
-        lambda: create_machine(services.database, services.sealer, context.caller, new, beside),
+        lambda: create_machine(services.database, services.sealer, context.caller, new, on_created),
         node_id=new.node_id,
         location_id=new.location_id,
     )

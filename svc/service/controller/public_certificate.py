@@ -43,7 +43,7 @@ async def certificate_keeper(
         await trio.to_thread.run_sync(certificate.install, config.data_dir, issued)
 
     keeper = Keeper(actors, certificate.NAME, acme.names, acme, Http01(), install)
-    await keeper.begin()
+    await keeper.install_current()
     return keeper
 
 

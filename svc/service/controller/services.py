@@ -24,7 +24,7 @@ from svc_actors.controller.alert_webhooks.endpoints import after_round
 from svc_actors.controller.alert_webhooks.telling import LOOK_SECONDS as TELL_SECONDS
 from svc_actors.controller.alert_webhooks.telling import tell_receivers
 from svc_actors.controller.backups.watch import LOOK_SECONDS as BACKUPS_SECONDS
-from svc_actors.controller.backups.watch import begin_due
+from svc_actors.controller.backups.watch import run_due
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.empty_disk import keep_empty_disk
@@ -119,23 +119,23 @@ async def open_services(
         actors.register(Node, lambda _: Node(node_services))
         watch.handle_tasks(tasks)
         Upgrades(database, authority, agent, gateway.offer_file).handle_tasks(tasks)
-        await loops.begin("events", events.run)
+        await loops.start("events", events.run)
         loops.keep("alerts of actors", alerts.run)
         loops.keep_untold("alerts of loops", loop_alerts.run)
         await nursery.start(gateway.run)
-        await loops.begin("node watch", watch.run)
+        await loops.start("node watch", watch.run)
         await nursery.start(tasks.run)
-        await loops.begin("machine watch", MachineWatch(database, alert=loops.alert).run)
-        await loops.begin("network watch", networks.run)
-        await loops.begin("remains of moves", RemainsWatch(database, gateway, alert=loops.alert).run)
+        await loops.start("machine watch", MachineWatch(database, alert=loops.alert).run)
+        await loops.start("network watch", networks.run)
+        await loops.start("remains of moves", RemainsWatch(database, gateway, alert=loops.alert).run)
         windows = WindowsWatch(database, gateway, actors, windows_passwords, alert=loops.alert)
-        await loops.begin("first boots of Windows", windows.run)
-        await loops.begin("power watch", PowerWatch(database, actors, alert=loops.alert).run)
+        await loops.start("first boots of Windows", windows.run)
+        await loops.start("power watch", PowerWatch(database, actors, alert=loops.alert).run)
         loops.repeat("service watch", SETTLE_SECONDS, partial(settle_due, database, actors))
         report = watch.hooks.unauthorised_report
         traffic = TrafficWatch(database, gateway, unauthorised_report=report, alert=loops.alert)
-        await loops.begin("traffic watch", traffic.run)
-        loops.repeat("backups of machines", BACKUPS_SECONDS, partial(begin_due, database, actors))
+        await loops.start("traffic watch", traffic.run)
+        loops.repeat("backups of machines", BACKUPS_SECONDS, partial(run_due, database, actors))
         add_retention(loops, database, events, config.data_dir)
         await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
         install_webhooks(actors, delivering)

@@ -112,7 +112,7 @@ async def open_services(
         loops = PanelLoops(nursery, loop_alerts.notice, enabled_loops)
         install_webhooks(actors, delivering)
         actors.register(DnsZone, lambda _: DnsZone(naming))
-        await loops.begin("events", events.run)
+        await loops.start("events", events.run)
         loops.keep("alerts of actors", alerts.run)
         loops.keep_untold("alerts of loops", loop_alerts.run)
         if isinstance(host.launcher, KeeperLauncher):
@@ -169,9 +169,9 @@ async def open_services(
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         # All kinds of work are registered by now: jobs queued before a restart start here.
-        await loops.begin("jobs", jobs.run)
+        await loops.start("jobs", jobs.run)
 
-        await loops.begin("schedules", Scheduler(database, host.tasks, host.clock, loops.alert).run)
+        await loops.start("schedules", Scheduler(database, host.tasks, host.clock, loops.alert).run)
         look_after_site_data(loops, data)
         loops.repeat_from_now("zones", ZONES_SECONDS, ZoneWatch(database, actors, host.name_server).round)
         loops.repeat_from_now("sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors))

@@ -11,9 +11,9 @@ from svc_actors.controller.networking.addresses import (
     PoolFull,
     allocate,
     allocate_first,
-    begin_release,
     free_removed,
     releasing_of,
+    start_release,
 )
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode, ServiceError
@@ -47,7 +47,7 @@ async def test_a_freed_address_rests_while_others_are_free(database: Database) -
     ip = await take(database, world.pool_id, first)
     assert ip is not None
     async with database.transaction() as tx:
-        await begin_release(tx, first.vm_id)
+        await start_release(tx, first.vm_id)
         assert await free_removed(tx, first.vm_id, [ip]) == [ip]
     assert await take(database, world.pool_id, second) not in (ip, None)
 
@@ -59,7 +59,7 @@ async def test_a_gap_is_found_behind_the_place_where_the_search_begins(database:
     assert await take(database, world.pool_id, nics[4]) is None
     for gap in (1, 3, 0, 2):
         async with database.transaction() as tx:
-            await begin_release(tx, nics[gap].vm_id)
+            await start_release(tx, nics[gap].vm_id)
             await free_removed(tx, nics[gap].vm_id, [taken[gap] or ""])
         assert await take(database, world.pool_id, nics[4]) == taken[gap]
         nics[gap], nics[4] = nics[4], nics[gap]
@@ -167,15 +167,15 @@ async def test_a_machine_has_one_primary_address(database: Database) -> None:
     await take(database, world.pool_id, nic)
     with pytest.raises(ServiceError, match="primary"):
         async with database.transaction() as tx:
-            await begin_release(tx, nic.vm_id, IPv4Address("10.77.0.2"))
+            await start_release(tx, nic.vm_id, IPv4Address("10.77.0.2"))
     second = await take(database, world.pool_id, nic, primary=False)
     assert second is not None
     async with database.transaction() as tx:
-        assert await begin_release(tx, nic.vm_id, IPv4Address(second)) == (second,)
+        assert await start_release(tx, nic.vm_id, IPv4Address(second)) == (second,)
     assert await held(database, world.pool_id) == [("10.77.0.2", "allocated"), (second, "releasing")]
     with pytest.raises(ServiceError, match="already"):
         async with database.transaction() as tx:
-            await begin_release(tx, nic.vm_id, IPv4Address(second))
+            await start_release(tx, nic.vm_id, IPv4Address(second))
 
 
 async def test_no_node_frees_an_address_of_another_machine(database: Database) -> None:
@@ -184,8 +184,8 @@ async def test_no_node_frees_an_address_of_another_machine(database: Database) -
     await take(database, world.pool_id, mine)
     ip = await take(database, world.pool_id, other)
     async with database.transaction() as tx:
-        await begin_release(tx, mine.vm_id)
-        await begin_release(tx, other.vm_id)
+        await start_release(tx, mine.vm_id)
+        await start_release(tx, other.vm_id)
         assert await free_removed(tx, mine.vm_id, [ip or "", "10.9.9.9"]) == []
 
 
@@ -198,7 +198,7 @@ async def test_an_address_is_free_only_when_the_node_named_it(database: Database
     assert ip is not None
     async with database.transaction() as tx:
         assert await free_removed(tx, first.vm_id, [ip]) == []
-        await begin_release(tx, first.vm_id)
+        await start_release(tx, first.vm_id)
     asked = await releasing_of(database, first.vm_id)
     assert asked is not None
     assert asked.addresses == (ip,)
@@ -215,14 +215,14 @@ async def test_an_answer_about_an_earlier_release_does_not_end_a_later_one(datab
     [nic] = await make_nics(database, world, 1)
     ip = await take(database, world.pool_id, nic)
     async with database.transaction() as tx:
-        await begin_release(tx, nic.vm_id)
+        await start_release(tx, nic.vm_id)
     early = await releasing_of(database, nic.vm_id)
     assert early is not None
     async with database.transaction() as tx:
         await free_removed(tx, nic.vm_id, early.addresses, through=early.through)
     assert await take(database, world.pool_id, nic) == ip
     async with database.transaction() as tx:
-        await begin_release(tx, nic.vm_id)
+        await start_release(tx, nic.vm_id)
         assert await free_removed(tx, nic.vm_id, early.addresses, through=early.through) == []
     assert await held(database, world.pool_id) == [(ip, "releasing")]
 

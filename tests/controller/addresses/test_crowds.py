@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.records import lock_machine
-from svc_actors.controller.networking.addresses import allocate, begin_release, force_free, free_removed, releasing_of
+from svc_actors.controller.networking.addresses import allocate, force_free, free_removed, releasing_of, start_release
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.pool_edits import update_pool
 from svc_actors.store import Database
@@ -75,7 +75,7 @@ class Ledger:
         """Detached; then the node confirms, or an administrator frees it by force and the node confirms too late."""
         nic = self.held[ip]
         async with database.transaction() as tx:
-            await begin_release(tx, nic.vm_id, IPv4Address(ip))
+            await start_release(tx, nic.vm_id, IPv4Address(ip))
         asked = await releasing_of(database, nic.vm_id)
         assert asked is not None
         self.freeing.add(ip)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.controller.networking.addresses import begin_release, free_removed
+from svc_actors.controller.networking.addresses import free_removed, start_release
 from svc_actors.controller.networking.pool_watch import watch_pools
 from svc_actors.controller.networking.reservations import MOST_HOST_ADDRESSES, refresh_host_reservations
 from svc_actors.store import Database
@@ -86,7 +86,7 @@ async def test_a_hosts_address_in_a_machines_hands_is_an_alert_and_is_set_aside_
     assert "10.1.0.2" in message
     assert "host alpha" in message
     async with database.transaction() as tx:
-        await begin_release(tx, first.vm_id)
+        await start_release(tx, first.vm_id)
         await free_removed(tx, first.vm_id, [ip or ""])
     assert await alerts(database, "pool-host-address:") == []
     assert await take(database, world.pool_id, second) is None

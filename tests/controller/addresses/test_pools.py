@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.controller.networking.addresses import begin_release, free_removed
+from svc_actors.controller.networking.addresses import free_removed, start_release
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from tests.support.addresses import Nic, make_nics, make_pool, take
@@ -199,14 +199,14 @@ async def test_an_edit_that_strands_an_address_names_it_and_changes_nothing(
         pool, ip, nic = await in_use(database, on)
         if released:
             async with database.transaction() as tx:
-                await begin_release(tx, nic.vm_id)
+                await start_release(tx, nic.vm_id)
         before = await on.administrator("pool.show", id=pool)
         refused = await refusal(on.administrator, "pool.update", id=pool, name="other", **change)
         assert (refused.code, refused.details) == (ErrorCode.CONFLICT, {"ip": ip})
         assert ip in refused.message
         assert await on.administrator("pool.show", id=pool) == before
         async with database.transaction() as tx:
-            await begin_release(tx, nic.vm_id)
+            await start_release(tx, nic.vm_id)
             await free_removed(tx, nic.vm_id, [ip])
         assert (await on.administrator("pool.update", id=pool, name="other", **change)).name == "other"
 
@@ -319,7 +319,7 @@ async def test_a_pool_goes_only_when_nothing_of_it_is_held(database: Database) -
 
         assert await refused() == {"allocated": 1}
         async with database.transaction() as tx:
-            await begin_release(tx, nic.vm_id)
+            await start_release(tx, nic.vm_id)
         assert await refused() == {"releasing": 1}
         await on.administrator("pool.force_free", id=pool, ip=ip, note="x")
         await on.administrator("pool.block", id=pool, ip=ip, note="x")

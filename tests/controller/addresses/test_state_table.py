@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 from svc_actors.controller.networking.addresses import (
     PoolFull,
     allocate,
-    begin_release,
     force_free,
     free_removed,
     releasing_of,
+    start_release,
 )
 from svc_actors.controller.networking.reservations import block, reserve, unblock, unreserve
 from svc_actors.store import Database, Transaction
@@ -171,7 +171,7 @@ class AddressStates(RuleBasedStateMachine):
         vm_id = self.ground.nics[holding.machine].vm_id
 
         async def detach(tx: Transaction) -> tuple[str, ...]:
-            return await begin_release(tx, vm_id, self.asked(ip))
+            return await start_release(tx, vm_id, self.asked(ip))
 
         if holding.state == "releasing":
             self.refused(detach)
@@ -185,7 +185,7 @@ class AddressStates(RuleBasedStateMachine):
         vm_id = self.ground.nics[machine].vm_id
 
         async def delete(tx: Transaction) -> bool:
-            await begin_release(tx, vm_id)
+            await start_release(tx, vm_id)
             return True
 
         if self.bench.transact(delete, crash=crash):

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from svc_actors.controller.networking.addresses import begin_release, free_removed, releasing_of
+from svc_actors.controller.networking.addresses import free_removed, releasing_of, start_release
 from svc_actors.controller.networking.carried import note_carried
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
@@ -35,7 +35,7 @@ async def releasing(database: Database, on: MachineHarness, cidr: str) -> tuple[
     ip = await take(database, pool, nic)
     assert ip is not None
     async with database.transaction() as tx:
-        await begin_release(tx, nic.vm_id)
+        await start_release(tx, nic.vm_id)
     return pool, ip, nic
 
 
@@ -117,7 +117,7 @@ async def test_what_a_node_confirms_after_a_force_free_does_not_touch_the_next_h
         assert await take(database, pool, other) == ip
         async with database.transaction() as tx:
             assert await free_removed(tx, nic.vm_id, [ip], through=asked.through) == []
-            await begin_release(tx, other.vm_id)
+            await start_release(tx, other.vm_id)
             assert await free_removed(tx, nic.vm_id, [ip], through=asked.through) == []
         assert await held(database, pool) == [(ip, "releasing")]
 

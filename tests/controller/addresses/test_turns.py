@@ -13,7 +13,7 @@ import trio
 from svc_actors.controller.machines.creation import Created, create_machine
 from svc_actors.controller.machines.network_attachment import NewAddress, attach
 from svc_actors.controller.machines.records import lock_machine
-from svc_actors.controller.networking.addresses import begin_release, free_removed
+from svc_actors.controller.networking.addresses import free_removed, start_release
 from svc_actors.controller.networking.networks import (
     NewPool,
     create_network,
@@ -77,12 +77,12 @@ async def test_an_address_is_asked_for_by_name_exactly_while_it_is_let_go(databa
     await say(database, world.node_id, f"{ip}/24")
     if not deleted:
         async with database.transaction() as tx:
-            await begin_release(tx, first.vm_id)
+            await start_release(tx, first.vm_id)
 
     async def let_go() -> object:
         async with database.transaction() as tx:
             if deleted:
-                await begin_release(tx, first.vm_id)
+                await start_release(tx, first.vm_id)
             return await free_removed(tx, first.vm_id, [ip])
 
     async with trio.open_nursery() as nursery:

@@ -213,7 +213,7 @@ async def test_a_task_asks_for_the_project_that_it_is_of(database: Database) -> 
         runner.handles("test.op", work)
         await nursery.start(runner.run)
         task = replace(await new_task(database), project_id=uuid4())
-        runner.begin(task)
+        runner.start(task)
         with trio.fail_after(60):
             while runner._hosted:
                 await trio.sleep(0.005)

@@ -84,7 +84,7 @@ class Controller:
         new = self.fleet.machine(f"m-{case.nodes['source'].hex[:12]}", node_id=case.nodes["source"])
         created = await create_machine(self.database, SEALER, ADMINISTRATOR, new)
         case.vm_id = created.vm_id
-        self.tasks.begin(created.task)
+        self.tasks.start(created.task)
         with trio.fail_after(60):
             while await self.database.fetchval("SELECT status FROM vms WHERE id = $1", case.vm_id) != "running":
                 await trio.sleep(0.02)

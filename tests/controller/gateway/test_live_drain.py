@@ -7,7 +7,7 @@ import trio
 
 from svc_actors.controller.machines import draining
 from svc_actors.controller.machines.creation import create_machine
-from svc_actors.controller.machines.draining import begin_drain
+from svc_actors.controller.machines.draining import start_drain
 from svc_actors.controller.tasks.runner import get_task
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState
@@ -45,14 +45,14 @@ async def test_many_running_machines_go_on_at_another_node(
         async with controller(database, rig.gateway) as service:
             for number in range(machines):
                 new = fleet.machine(f"m-{number}", node_id=source)
-                service.tasks.begin((await create_machine(database, SEALER, ADMINISTRATOR, new)).task)
+                service.tasks.start((await create_machine(database, SEALER, ADMINISTRATOR, new)).task)
             with trio.fail_after(120):
                 while await database.fetchval("SELECT count(*) FROM vms WHERE status = 'running'") < machines:
                     await trio.sleep(0.05)
             await database.execute("UPDATE nodes SET maintenance = true WHERE id = $1", source)
             began = trio.current_time()
-            task = await database.transact(lambda tx: begin_drain(tx, ADMINISTRATOR, source, restart=False))
-            service.tasks.begin(task)
+            task = await database.transact(lambda tx: start_drain(tx, ADMINISTRATOR, source, restart=False))
+            service.tasks.start(task)
             with trio.fail_after(120):
                 while (ended := await get_task(database, task.id)) is not None and ended.status.open:
                     await trio.sleep(0.05)

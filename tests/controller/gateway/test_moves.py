@@ -111,7 +111,7 @@ async def controller(database: Database, gateway: Gateway) -> AsyncIterator[Cont
 async def make_machine(fleet: Fleet, database: Database, rig: GatewayHarness, node_id: UUID) -> UUID:
     async with controller(database, rig.gateway) as service:
         created = await create_machine(database, SEALER, ADMINISTRATOR, fleet.machine(start=False, node_id=node_id))
-        service.tasks.begin(created.task)
+        service.tasks.start(created.task)
         with trio.fail_after(60):
             while await database.fetchval("SELECT status FROM vms WHERE id = $1", created.vm_id) != "stopped":
                 await trio.sleep(0.01)

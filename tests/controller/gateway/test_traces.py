@@ -34,7 +34,7 @@ class Traced:
         """A block that is a sampled request."""
         exporter = InMemorySpanExporter()
         queue = SpanQueue(exporter, ExportSettings())
-        span = SdkTracer(queue, service="test", ratio=1.0, environ={}).begin("request", Kind.SERVER, {}, caller=None)
+        span = SdkTracer(queue, service="test", ratio=1.0, environ={}).start("request", Kind.SERVER, {}, caller=None)
         with working_for(Origin("order-1", span)):
             yield
         async with trio.open_nursery() as nursery:

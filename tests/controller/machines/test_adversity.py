@@ -134,7 +134,7 @@ async def test_a_defect_in_one_tasks_end_ends_no_other_task(database: Database) 
     async with open_service(database, FakeGateway(), prepare=break_refreshes) as service:
         async with database.transaction() as tx:
             broken = await order_refresh(tx, ADMINISTRATOR)
-        service.tasks.begin(broken)
+        service.tasks.start(broken)
         await crashed.wait()
         created = await service.create(world.machine())
         assert (await service.ended(created.task)).status is TaskStatus.SUCCEEDED

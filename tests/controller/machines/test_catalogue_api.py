@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from svc.registry.principal import Role
-from svc_actors.alerts import KEPT_DAYS, Severity, Told, close_alert, forget_closed_alerts, raise_alert
+from svc_actors.alerts import KEPT_DAYS, CustomerNotice, Severity, close_alert, forget_closed_alerts, raise_alert
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode, ServiceError
@@ -328,8 +328,8 @@ async def test_a_customer_reads_the_alerts_of_their_own_machines_in_words_of_the
         stranger = Api(service, await person(database, Role.CUSTOMER))
         async with database.transaction() as tx:
             await raise_alert(tx, "disk:alpha", "The disk of alpha is full.")
-            told = Told(world.project_id, "Its host is behind.")
-            await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", told=told)
+            told = CustomerNotice(world.project_id, "Its host is behind.")
+            await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", notice=told)
 
         [seen] = (await customer("alert.list")).items
         acknowledged = await customer("alert.ack", id=seen.id)
@@ -347,8 +347,8 @@ async def test_a_customer_reads_the_alerts_of_their_own_machines_in_words_of_the
 async def test_the_event_of_an_alert_that_a_customer_may_see_holds_their_words_alone(database: Database) -> None:
     world = await make_fleet(database)
     async with database.transaction() as tx:
-        told = Told(world.project_id, "Its host is behind.")
-        await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", told=told)
+        told = CustomerNotice(world.project_id, "Its host is behind.")
+        await raise_alert(tx, "network:web", "Node alpha refuses pool nat.", notice=told)
     rows = await database.fetch("SELECT * FROM event_inbox WHERE kind = 'alert' ORDER BY id")
 
     assert [(row["administrators_only"], row["project_id"], row["payload"]["message"]) for row in rows] == [

@@ -81,7 +81,7 @@ async def test_an_end_that_its_actor_cannot_take_is_written_without_it(
 
     task = await new_task(database)
     async with hosting(database, nothing, end) as runner:
-        runner.begin(task)
+        runner.start(task)
         row = await ended(database, task)
         told = len(tries)
         assert (row["status"], row["error_code"], row["error_message"]) == ("failed", "internal", OWN_WORDS)
@@ -98,7 +98,7 @@ async def test_an_end_with_what_cannot_be_stored_ends_with_words_of_our_own(data
 
     task = await new_task(database)
     async with hosting(database, nothing, end) as runner:
-        runner.begin(task)
+        runner.start(task)
         assert (await ended(database, task))["error_message"] == OWN_WORDS
 
 
@@ -118,7 +118,7 @@ async def test_an_end_is_tried_for_as_long_as_it_may_pass_and_the_task_is_open(
 
     task = await new_task(database)
     async with hosting(database, nothing, end) as runner:
-        runner.begin(task)
+        runner.start(task)
         with trio.fail_after(60):
             while tries < 8:
                 await trio.sleep(0.005)
@@ -139,7 +139,7 @@ async def test_work_over_which_an_actor_always_crashes_has_failed(database: Data
 
     task = await new_task(database)
     async with hosting(database, work) as runner:
-        runner.begin(task)
+        runner.start(task)
         row = await ended(database, task)
         assert (row["status"], row["error_code"], tries) == ("failed", ErrorCode.INTERNAL, 3)
         await forgotten(runner)
@@ -162,7 +162,7 @@ async def test_a_log_has_an_end_and_says_how_much_it_left_out(database: Database
 
     task = await new_task(database)
     async with hosting(database, work) as runner:
-        runner.begin(task)
+        runner.start(task)
         await ended(database, task)
     lines = await database.fetch(
         "SELECT position, message FROM task_events WHERE task_id = $1 ORDER BY position", task.id
@@ -197,7 +197,7 @@ async def test_a_full_log_costs_the_database_nothing_more_than_its_progress(
     # As after a restart: an earlier process has filled it.
     await database.execute("UPDATE tasks SET status = 'running', last_position = $1", MOST_LINES)
     async with hosting(database, work) as runner:
-        runner.begin(task)
+        runner.start(task)
         await ended(database, task)
     assert (len(added) <= 102, progress) == (True, [99])
     assert await database.fetchval("SELECT count(*) FROM task_events WHERE message LIKE '300 more lines%'") == 1

@@ -12,7 +12,7 @@ import pytest
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.snapshots import DELETE, RESTORE, TAKE, Delete, Restore, SnapshotOrder, Take
-from svc_actors.controller.reconcile.restored import begin_restored
+from svc_actors.controller.reconcile.restored import record_restoration
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from svc_nodeagent.host import HostError
@@ -285,7 +285,7 @@ async def test_after_a_restored_controller_none_is_taken_for_whole_that_may_not_
             await now.customer(op, id=vm_id, **more)
             await now.service.until_asked(op)
         taken_at = datetime.now(UTC) - timedelta(hours=1)
-        await database.transact(partial(begin_restored, taken_at=taken_at, release="0.1.0"))
+        await database.transact(partial(record_restoration, taken_at=taken_at, release="0.1.0"))
         rows = await database.fetch("SELECT state FROM machine_snapshots ORDER BY ordered_at")
         assert [row["state"] for row in rows] == ["failed", "ready"]
 

@@ -125,10 +125,10 @@ async def test_the_first_line_of_a_tasks_log_starts_it_and_who_says_nothing_is_s
         runner.handles("test.works", say_nothing)
         await nursery.start(runner.run)
         talks, works = await new_task(database, "test.talks"), await new_task(database, "test.works")
-        runner.begin(talks)
+        runner.start(talks)
         await said.wait()
         after_its_line = await state(talks)
-        runner.begin(works)
+        runner.start(works)
         with trio.fail_after(60):
             while await state(works) != ("running", True):
                 await trio.sleep(0.01)
@@ -171,7 +171,7 @@ async def test_work_of_our_own_is_cancelled_without_a_node(database: Database) -
     async with open_service(database, FakeGateway()) as service:
         service.tasks.handles("test.op", work)
         task = await new_task(database)
-        service.tasks.begin(task)
+        service.tasks.start(task)
         await begun.wait()
         await service.tasks.cancel(ADMINISTRATOR, task.id)
         assert (await service.ended(task)).status is TaskStatus.CANCELLED
@@ -192,7 +192,7 @@ async def test_a_task_ends_by_its_deadline_and_the_node_is_told(database: Databa
     async with open_service(database, gateway) as service:
         service.tasks.handles("test.op", work)
         task = await new_task(database, timeout=0.2, node=world.node_id)
-        service.tasks.begin(task)
+        service.tasks.start(task)
         ended = await service.ended(task)
         assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.UNAVAILABLE)
         assert OperationId(f"{task.id}:one") in gateway.cancelled
@@ -218,7 +218,7 @@ async def test_a_drain_stores_the_end_of_what_has_one_and_leaves_the_rest_open(d
         waits = await new_task(database, "test.waits", node=world.node_id)
         ends = await new_task(database, "test.ends")
         for task in (waits, ends):
-            service.tasks.begin(task)
+            service.tasks.start(task)
         await service.until_asked("node.inventory")
         await has_outcome.wait()
         with trio.fail_after(60):
@@ -228,7 +228,7 @@ async def test_a_drain_stores_the_end_of_what_has_one_and_leaves_the_rest_open(d
         nursery.start_soon(service.tasks.drain, 30)
         await trio.testing.wait_all_tasks_blocked()
         late = await new_task(database, "test.ends")
-        service.tasks.begin(late)
+        service.tasks.start(late)
         go_on.set()
 
         assert (await service.ended(ends)).status is TaskStatus.SUCCEEDED
@@ -240,7 +240,7 @@ async def test_a_drain_stores_the_end_of_what_has_one_and_leaves_the_rest_open(d
 async def test_an_unknown_kind_of_task_ends_with_a_cause(database: Database) -> None:
     async with open_service(database, FakeGateway()) as service:
         task = await new_task(database, "future.op")
-        service.tasks.begin(task)
+        service.tasks.start(task)
         ended = await service.ended(task)
         assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.INTERNAL)
 
@@ -253,8 +253,8 @@ async def test_a_defect_in_the_work_fails_the_task_and_no_other(database: Databa
         service.tasks.handles("test.op", broken)
         service.tasks.handles("other.op", nothing)
         first, second = await new_task(database), await new_task(database, "other.op")
-        service.tasks.begin(first)
-        service.tasks.begin(second)
+        service.tasks.start(first)
+        service.tasks.start(second)
         ended = await service.ended(first)
         assert ended.error_code is ErrorCode.INTERNAL
         assert "secret detail" not in str(ended)
@@ -272,7 +272,7 @@ async def test_a_task_survives_the_databases_absence(database: Database) -> None
     async with open_service(database, FakeGateway()) as service:
         service.tasks.handles("test.op", work)
         task = await new_task(database)
-        service.tasks.begin(task)
+        service.tasks.start(task)
         assert (await service.ended(task)).status is TaskStatus.SUCCEEDED
         assert len(attempts) == 3
 
@@ -399,7 +399,7 @@ async def test_concurrent_lines_get_contiguous_positions(database: Database) -> 
 
         service.tasks.handles("test.op", work)
         task = await new_task(database)
-        service.tasks.begin(task)
+        service.tasks.start(task)
         await service.ended(task)
         positions = [line.position for line in await read_log(database, task.id, after=0, limit=100)]
         assert positions == list(range(1, 42))
@@ -412,7 +412,7 @@ async def test_a_refusal_of_the_work_is_the_tasks_error(database: Database) -> N
     async with open_service(database, FakeGateway()) as service:
         service.tasks.handles("test.op", refused)
         task = await new_task(database)
-        service.tasks.begin(replace(task))
+        service.tasks.start(replace(task))
         ended = await service.ended(task)
         assert (ended.error_code, ended.error_message) == (ErrorCode.CONFLICT, "it is taken")
 

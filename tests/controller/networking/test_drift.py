@@ -11,7 +11,7 @@ import trio
 from svc.registry.principal import Role
 from svc_actors.alerts import raise_alert
 from svc_actors.controller.machines.spec import held_network
-from svc_actors.controller.networking.drift import MOST_KEPT, Found, Recorded, compare
+from svc_actors.controller.networking.drift import MOST_KEPT, NetworkDrift, Recorded, compare
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.controller.networking.pool_records import lock_pool
 from svc_actors.controller.nodes.node import Node
@@ -59,7 +59,7 @@ def observed(**changes: object) -> ObservedNetwork:
 
 def judged(record: Recorded, *networks: ObservedNetwork, taps: tuple[ObservedTap, ...] = ()) -> list[str]:
     probe = ProbeResult(taps=taps, machines=networks, ruleset_digest="")
-    found: Found = compare({record.vm_id: record}, {record.vm_id: record}, probe)
+    found: NetworkDrift = compare({record.vm_id: record}, {record.vm_id: record}, probe)
     return [each.problem for each in found.differences]
 
 

@@ -11,8 +11,8 @@ import pytest
 from svc_actors.controller.machines.adoption import adopt_differing, kept_machine
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
-from svc_actors.controller.reconcile.orphans import hear_no_more
-from svc_actors.controller.reconcile.restored import SKIPPED_RELEASES, begin_restored
+from svc_actors.controller.reconcile.orphans import stop_awaiting_report
+from svc_actors.controller.reconcile.restored import SKIPPED_RELEASES, record_restoration
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import DomainState
@@ -21,7 +21,9 @@ from tests.support.networking import Held, NetworkHarness, open_stage
 
 
 async def restore(database: Database) -> None:
-    await database.transact(partial(begin_restored, taken_at=datetime.now(UTC) - timedelta(hours=1), release="0.1.0"))
+    await database.transact(
+        partial(record_restoration, taken_at=datetime.now(UTC) - timedelta(hours=1), release="0.1.0")
+    )
 
 
 async def inventory(stage: NetworkHarness) -> None:
@@ -60,7 +62,7 @@ async def test_a_node_that_is_written_off_holds_up_no_pool(database: Database) -
     async with open_stage(database) as stage:
         await restore(database)
 
-        assert await database.transact(partial(hear_no_more, node_id=stage.world.node_id))
+        assert await database.transact(partial(stop_awaiting_report, node_id=stage.world.node_id))
 
         assert await stage.held(await stage.machine()) == {"10.77.0.2": "allocated"}
 

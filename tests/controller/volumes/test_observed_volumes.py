@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.controller.reconcile.restored import begin_restored
+from svc_actors.controller.reconcile.restored import record_restoration
 from svc_actors.controller.retention import remove_deleted_machines
 from svc_actors.controller.volumes.observing import record_volumes
 from svc_actors.store import Database, Record
@@ -156,7 +156,7 @@ async def test_after_a_restored_controller_the_nodes_say_what_there_is(database:
         volume_id = answer.volume.id if op == "volume.create" else volume.id
         await now.service.until_asked(op, 2 if op == "volume.create" else 1)
         taken_at = datetime.now(UTC) - timedelta(hours=1)
-        await database.transact(partial(begin_restored, taken_at=taken_at, release="0.1.0"))
+        await database.transact(partial(record_restoration, taken_at=taken_at, release="0.1.0"))
         # Of what may be attached nobody else is given it
         assert (await row(database, volume_id))["state"] == {
             "volume.create": "failed",

@@ -48,7 +48,7 @@ async def test_the_end_of_a_task_is_stored_by_its_actor_during_a_shutdown(databa
                     await end_task(tx, task.id, ending)
 
             services.tasks.handles("test.op", work, end=end)
-            services.tasks.begin(await new_task(database))
+            services.tasks.start(await new_task(database))
             await has_outcome.wait()
             nursery.start_soon(notice_the_stop, services)
 

@@ -53,7 +53,7 @@ async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> d
         )
     require_not_in_rescue(vm, "restored")
     await copied_disks(tx, vm.id, copy_id)
-    parameters = await platforms.begin_restoration(tx, vm, copy_id)
+    parameters = await platforms.restoration_parameters(tx, vm, copy_id)
     return {"copy_id": str(copy_id), **parameters}
 
 

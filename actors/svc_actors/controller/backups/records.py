@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.alerts import CustomerNotice, Severity, close_alert, raise_alert
 from svc_actors.controller.backups import targets
 from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule, own_seconds
 from svc_actors.controller.machines.records import MachineRow
@@ -52,7 +52,7 @@ class PolicySet:
 
 
 async def set_policy(
-    tx: Transaction, caller: Caller, plan_id: UUID, wanted: BackupPolicy, *, now: datetime
+    tx: Transaction, caller: Caller, plan_id: UUID, policy: BackupPolicy, *, now: datetime
 ) -> PolicySet:
     """Set the plan's policy; removes no copy itself. Raises not_found."""
     plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
@@ -64,29 +64,29 @@ async def set_policy(
            FROM vms WHERE plan_id = $1 AND deleted_at IS NULL""",
         plan_id,
     )
-    if wanted.schedule is BackupSchedule.OFF:
+    if policy.schedule is BackupSchedule.OFF:
         await tx.execute("DELETE FROM plan_backups WHERE plan_id = $1", plan_id)
     else:
-        moved = (before.schedule, before.hour, before.weekday) != (wanted.schedule, wanted.hour, wanted.weekday)
+        moved = (before.schedule, before.hour, before.weekday) != (policy.schedule, policy.hour, policy.weekday)
         await tx.execute(
             """INSERT INTO plan_backups (plan_id, schedule, hour, weekday, keep, since) VALUES ($1, $2, $3, $4, $5, $6)
                ON CONFLICT (plan_id) DO UPDATE SET schedule = excluded.schedule, hour = excluded.hour,
                    weekday = excluded.weekday, keep = excluded.keep,
                    since = CASE WHEN $7 THEN excluded.since ELSE plan_backups.since END""",
             plan_id,
-            wanted.schedule.value,
-            wanted.hour,
-            wanted.weekday,
-            wanted.keep,
+            policy.schedule.value,
+            policy.hour,
+            policy.weekday,
+            policy.keep,
             now,
             moved,
         )
     await audit.record(
-        tx, caller, Target("plan", plan_id, plan["slug"]), {"before": _plain(before), "after": _plain(wanted)}
+        tx, caller, Target("plan", plan_id, plan["slug"]), {"before": _plain(before), "after": _plain(policy)}
     )
     # Without a schedule no backup completes, so nothing is ever removed.
-    asked = wanted.schedule is not BackupSchedule.OFF
-    deletes = sum(wanted.superseded(row["n"]) for row in rows) if asked else 0
+    asked = policy.schedule is not BackupSchedule.OFF
+    deletes = sum(policy.superseded(row["n"]) for row in rows) if asked else 0
     return PolicySet(before, len(rows), deletes)
 
 
@@ -333,7 +333,9 @@ async def _tell_lost(tx: Transaction, vm: MachineRow, *, lost: bool) -> None:
         severity=Severity.CRITICAL,
         resource_kind="vm",
         resource_id=vm.id,
-        told=Told(vm.project_id, f"Earlier backups of machine {vm.name} may be incomplete; the provider was notified."),
+        notice=CustomerNotice(
+            vm.project_id, f"Earlier backups of machine {vm.name} may be incomplete; the provider was notified."
+        ),
     )
 
 
@@ -345,7 +347,7 @@ async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID
         severity=Severity.WARNING,
         resource_kind="vm",
         resource_id=vm_id,
-        told=Told(project_id, f"The backup of machine {name} failed; the provider was notified."),
+        notice=CustomerNotice(project_id, f"The backup of machine {name} failed; the provider was notified."),
     )
 
 

@@ -110,7 +110,7 @@ ORDER BY vms.id LIMIT 100"""
 their node no longer uses."""
 
 
-async def begin_due(database: Database, actors: ActorSystem) -> None:
+async def run_due(database: Database, actors: ActorSystem) -> None:
     # One time for both, so that what is due for one is judged like what is due for the other.
     now = utc_now()
     await look(database, actors, now)

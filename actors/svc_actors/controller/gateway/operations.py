@@ -391,7 +391,7 @@ def _trace_calls(origin: Origin | None, calls: Sequence[HostCall]) -> None:
     if span is None:
         return
     for call in calls:
-        made = span.child(call.name, Kind.CLIENT, {}, began=call.at)
+        made = span.child(call.name, Kind.CLIENT, {}, started_at=call.at)
         if call.error is not None:
             made.fail(call.error)
         made.end(at=call.at + timedelta(seconds=call.seconds))

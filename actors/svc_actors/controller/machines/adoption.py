@@ -97,11 +97,11 @@ async def delete_from_host(gateway: NodeOrders, node_id: UUID, vm_id: UUID, *, d
 
 
 async def adopt_unknown(
-    tx: Transaction, caller: Caller, node_id: UUID, kept: KeptMachine, state: DomainState, adoption: Adoption
+    tx: Transaction, caller: Caller, node_id: UUID, machine: KeptMachine, state: DomainState, adoption: Adoption
 ) -> None:
     """Create the record of an unrecorded machine. Raises conflict (a name or an address that is taken, a firewall
     without groups) and not_found (project, image, group)."""
-    if kept.network.firewall is not None and not adoption.group_ids:
+    if machine.network.firewall is not None and not adoption.group_ids:
         raise conflict(
             "The machine's host filters its traffic, and no security group is named: it would be open after the next "
             "change.",
@@ -109,27 +109,30 @@ async def adopt_unknown(
         )
     groups = await usable_groups(tx, adoption.project_id, adoption.group_ids) if adoption.group_ids else []
     await lock_capacity(tx, node_id)
-    name = adoption.name or said_name(kept.name, f"adopted-{kept.vm_id.hex[:8]}")
+    name = adoption.name or said_name(machine.name, f"adopted-{machine.vm_id.hex[:8]}")
     try:
         async with tx.savepoint():
-            await _insert(tx, caller, node_id, kept, state, adoption, name)
+            await _insert(tx, caller, node_id, machine, state, adoption, name)
     except UniqueViolationError:
         raise conflict(f"The project has a machine named {name} already.", hint="Give another name.") from None
     except ForeignKeyViolationError:
         raise not_found("There is no such project.") from None
-    await adopt_network(tx, kept.vm_id, kept.network.nics)
-    await network_applied(tx, kept.vm_id, kept.network.generation)
+    await adopt_network(tx, machine.vm_id, machine.network.nics)
+    await network_applied(tx, machine.vm_id, machine.network.generation)
     if groups:
-        await join_groups(tx, kept.vm_id, groups)
+        await join_groups(tx, machine.vm_id, groups)
     await audit.record(
-        tx, caller, Target("vm", kept.vm_id, name, adoption.project_id), {"node_id": str(node_id), "adopted": "unknown"}
+        tx,
+        caller,
+        Target("vm", machine.vm_id, name, adoption.project_id),
+        {"node_id": str(node_id), "adopted": "unknown"},
     )
-    await announce_machine(tx, kept.vm_id)
+    await announce_machine(tx, machine.vm_id)
 
 
-async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, state: DomainState) -> None:
+async def adopt_differing(tx: Transaction, caller: Caller, machine: KeptMachine, state: DomainState) -> None:
     """Change a machine's record to what its host has."""
-    vm = await lock_machine(tx, kept.vm_id)
+    vm = await lock_machine(tx, machine.vm_id)
     if not vm.unconfirmed:
         raise conflict("The machine's host has it as it is recorded.")
     status = _status(state)
@@ -142,13 +145,13 @@ async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, st
         vm.id,
         status.value,
         state.value,
-        kept.vcpus,
-        kept.memory_mib,
-        kept.platform.firmware.value,
-        kept.platform.tpm.value,
+        machine.vcpus,
+        machine.memory_mib,
+        machine.platform.firmware.value,
+        machine.platform.tpm.value,
     )
-    await adopt_network(tx, vm.id, kept.network.nics)
-    await network_applied(tx, vm.id, kept.network.generation)
+    await adopt_network(tx, vm.id, machine.network.nics)
+    await network_applied(tx, vm.id, machine.network.generation)
     await audit.record(tx, caller, vm.target, {"adopted": "differing"})
     await announce_machine(tx, vm.id)
 

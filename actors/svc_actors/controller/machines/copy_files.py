@@ -47,7 +47,7 @@ class NodeQueries(Protocol):
     async def query(self, node_id: UUID, operation: CopyFilesOperation, *, timeout: float) -> OperationResult: ...
 
 
-async def begin(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
+async def opening_parameters(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
     """The task's parameters. The machine may be running: it is not affected. Raises conflict, not_found."""
     if vm.node_id is None:
         raise conflict("The machine is on no node that could read its backups.")

@@ -112,14 +112,14 @@ class _PoolsFull(Exception):  # noqa: N818 - named for what it says
         self.pool_ids = frozenset(pool_ids)
 
 
-Beside = Callable[[Transaction, UUID], Awaitable[None]]
+OnCreated = Callable[[Transaction, UUID], Awaitable[None]]
 """Called with the new machine's id to record more in the same transaction."""
 
 
 async def create_machine(
-    database: Database, sealer: Sealer, caller: Caller, new: NewMachine, beside: Beside | None = None
+    database: Database, sealer: Sealer, caller: Caller, new: NewMachine, on_created: OnCreated | None = None
 ) -> Created:
-    """Decide about a new machine and record it; the caller hands the task to `TaskRunner.begin`.
+    """Decide about a new machine and record it; the caller hands the task to `TaskRunner.start`.
 
     Raises not_found (project, image, plan, node, copy), conflict (name or key taken), invalid (too small for the
     image), not_ready (the image has no digest yet, the copy's store is being changed), capacity (no node, no address,
@@ -129,7 +129,7 @@ async def create_machine(
     try:
         while True:
             try:
-                work = partial(_create, sealer=sealer, caller=caller, new=new, full=full, beside=beside)
+                work = partial(_create, sealer=sealer, caller=caller, new=new, full=full, on_created=on_created)
                 return await database.transact(work)
             except _PoolsFull as found:
                 # Start over without the full pools: pools are locked in one order, and those of the next node may come
@@ -150,7 +150,7 @@ async def _create(
     caller: Caller,
     new: NewMachine,
     full: frozenset[UUID],
-    beside: Beside | None,
+    on_created: OnCreated | None,
 ) -> Created:
     """The order of the statements is that of the locks. The pool comes last, since all machines of a network take their
     address from the same one: its lock is held only for a statement and the commit."""
@@ -177,8 +177,8 @@ async def _create(
     if new.first_boot is not None:
         await windows.expect(tx, vm_id, password=new.first_boot.password is not None)
     task = await _record(tx, caller, new, vm_id, placement.node_id)
-    if beside is not None:
-        await beside(tx, vm_id)
+    if on_created is not None:
+        await on_created(tx, vm_id)
     address = await _take_address(tx, placement, full, vm_id, nic_id)
     if groups:
         await join_groups(tx, vm_id, groups)

@@ -51,7 +51,7 @@ _EMPTIEST: Final = """
 SELECT node_id FROM node_capacity WHERE node_id = ANY($1::uuid[]) ORDER BY free_share DESC, node_name LIMIT 1"""
 
 
-async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
+async def start_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
     """Running machines move live. `restart`: those that cannot are restarted elsewhere; without it they stay. Raises
     not_found, and conflict if new machines could still be placed on the node or it is already being drained."""
     node = await tx.fetchrow(

@@ -67,7 +67,7 @@ from svc_actors.controller.machines.states import (
 )
 from svc_actors.controller.machines.tasks import idle, new_task, supersede
 from svc_actors.controller.machines.windows import WindowsPasswords
-from svc_actors.controller.networking.addresses import IPAddress, begin_release
+from svc_actors.controller.networking.addresses import IPAddress, start_release
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.tasks.runner import (
     Ending,
@@ -138,7 +138,7 @@ class Machine(Actor):
         task, superseded = await self._database.transact(work)
         if superseded is not None:
             self._tasks.abandon(superseded.id)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def delete(self, caller: Caller, *, destroy_disks: bool, destroy_volumes: bool = False) -> Task:
@@ -151,7 +151,7 @@ class Machine(Actor):
             await require_idle(tx, self.vm_id)
             await moving.require_let_go(tx, vm)
             status = moved(vm, Order.DELETE)
-            released = await begin_release(tx, self.vm_id)
+            released = await start_release(tx, self.vm_id)
             await network_changed(tx, [self.vm_id])
             going = await goes_with_machine(tx, vm.id, all_of_them=destroy_volumes)
             destroyed = {DESTROYED: [str(each) for each in going]} if going else {}
@@ -162,7 +162,7 @@ class Machine(Actor):
             return task
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def update(self, caller: Caller, changes: Changes) -> Task | None:
@@ -182,17 +182,17 @@ class Machine(Actor):
 
         task = await self._database.transact(work)
         if task is not None:
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task
 
-    async def resize(self, caller: Caller, wanted: NewSize, decide: Decide | None = None) -> Task:
+    async def resize(self, caller: Caller, size: NewSize, decide: Decide | None = None) -> Task:
         """Change the record at once and the host's machine by a task; if the task fails, the record is reverted."""
 
         async def work(tx: Transaction) -> Task:
             if decide is not None:
                 await decide(tx)
             vm = await idle(tx, self.vm_id)
-            parameters, status = await remaking.resize(tx, vm, wanted)
+            parameters, status = await remaking.resize(tx, vm, size)
             task = await new_task(tx, caller, vm, Order.RESIZE.op, parameters)
             if status is None:
                 await announce_machine(tx, vm.id)
@@ -201,7 +201,7 @@ class Machine(Actor):
             return task
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def set_processor(self, caller: Caller, new: NewProcessor) -> Task:
@@ -209,7 +209,7 @@ class Machine(Actor):
         lost, returns the task of the first."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, Order.CPU_SET.op, new.order)
+            before = await remaking.task_of_order(tx, self.vm_id, Order.CPU_SET.op, new.order)
             if before is not None:
                 return before, False
             vm = await idle(tx, self.vm_id)
@@ -221,7 +221,7 @@ class Machine(Actor):
 
         task, begun = await self._database.transact(work)
         if begun:
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task
 
     async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
@@ -229,7 +229,7 @@ class Machine(Actor):
         was lost, returns the task of the first; True if the task is new."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, Order.REINSTALL.op, new.order)
+            before = await remaking.task_of_order(tx, self.vm_id, Order.REINSTALL.op, new.order)
             if before is not None:
                 return before, False
             if decide is not None:
@@ -244,7 +244,7 @@ class Machine(Actor):
         if begun:
             if new.first_boot is not None and new.first_boot.password is not None:
                 self._passwords.keep(self.vm_id, new.first_boot.password)
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task, begun
 
     async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
@@ -252,18 +252,18 @@ class Machine(Actor):
         the task is new."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, Order.RESCUE.op, new.order)
+            before = await remaking.task_of_order(tx, self.vm_id, Order.RESCUE.op, new.order)
             if before is not None:
                 return before, False
             vm = await idle(tx, self.vm_id)
-            parameters, status = await rescue.begin(tx, vm, new, self._sealer)
+            parameters, status = await rescue.start_rescue(tx, vm, new, self._sealer)
             task = await new_task(tx, caller, vm, Order.RESCUE.op, parameters | {GENERATION: vm.net_wanted})
             await write_status(tx, vm.id, status, None)
             return task, True
 
         task, begun = await self._database.transact(work)
         if begun:
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task, begun
 
     async def end_rescue(self, caller: Caller, *, force: bool) -> Task:
@@ -271,13 +271,13 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
-            parameters, status = await rescue.begin_end(tx, vm, force=force)
+            parameters, status = await rescue.start_exit(tx, vm, force=force)
             task = await new_task(tx, caller, vm, Order.RESCUE_END.op, parameters | {GENERATION: vm.net_wanted})
             await write_status(tx, vm.id, status, None)
             return task
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
@@ -285,11 +285,11 @@ class Machine(Actor):
         lost, returns the task of the first."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, moving.OP, move.order)
+            before = await remaking.task_of_order(tx, self.vm_id, moving.OP, move.order)
             if before is not None:
                 return before, False
             vm = await idle(tx, self.vm_id)
-            parameters, status = await moving.begin_move(tx, vm, move)
+            parameters, status = await moving.start_move(tx, vm, move)
             task = await new_task(tx, caller, vm, moving.OP, parameters)
             if status is None:
                 await announce_machine(tx, vm.id)
@@ -299,7 +299,7 @@ class Machine(Actor):
 
         task, begun = await self._database.transact(work)
         if begun:
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task
 
     async def gone_over(self, task: Task) -> bool:
@@ -333,7 +333,7 @@ class Machine(Actor):
             return await new_task(tx, caller, vm, "vm.set_password", {})
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def set_windows_password(self, caller: Caller, password: str) -> Task:
@@ -346,7 +346,7 @@ class Machine(Actor):
 
         task = await self._database.transact(work)
         self._passwords.keep(task.id, password)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def _ready_for_a_password(self, tx: Transaction) -> MachineRow:
@@ -385,7 +385,7 @@ class Machine(Actor):
             return await new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", parameters)
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def restore_copy(self, caller: Caller, copy_id: UUID) -> Task:
@@ -397,7 +397,7 @@ class Machine(Actor):
             return await new_task(tx, caller, vm, "vm.restore", parameters)
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def open_copy(self, caller: Caller, copy_id: UUID) -> Task:
@@ -405,10 +405,10 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
-            return await new_task(tx, caller, vm, copy_files.OPEN, await copy_files.begin(tx, vm, copy_id))
+            return await new_task(tx, caller, vm, copy_files.OPEN, await copy_files.opening_parameters(tx, vm, copy_id))
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def change_medium(self, caller: Caller, new: media.NewMedium) -> Task:
@@ -416,10 +416,10 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
-            return await new_task(tx, caller, vm, media.OP, await media.begin(tx, vm, new))
+            return await new_task(tx, caller, vm, media.OP, await media.record_medium(tx, vm, new))
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def snapshot(self, caller: Caller, order: snapshots.SnapshotOrder) -> Task:
@@ -427,10 +427,10 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
-            return await new_task(tx, caller, vm, order.op, await snapshots.begin(tx, vm, order))
+            return await new_task(tx, caller, vm, order.op, await snapshots.record_order(tx, vm, order))
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return task
 
     async def volume(self, caller: Caller, order: volume_orders.MachineOrder) -> tuple[UUID, Task]:
@@ -450,7 +450,7 @@ class Machine(Actor):
             return volume.id, task
 
         volume_id, task = await self._database.transact(work)
-        self._tasks.begin(task)
+        self._tasks.start(task)
         return volume_id, task
 
     async def remove_copies(self, at: At) -> Task | None:
@@ -483,16 +483,16 @@ class Machine(Actor):
 
     def _begun(self, task: Task | None) -> Task | None:
         if task is not None:
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task
 
-    async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
+    async def attach_address(self, caller: Caller, address: NewAddress) -> str:
         """Allocate a further address, returned as text; the network watch applies it on the host."""
 
         async def work(tx: Transaction) -> str:
             vm = await lock_machine(tx, self.vm_id)
             require_confirmed(vm)
-            return await attach(tx, caller, vm, wanted)
+            return await attach(tx, caller, vm, address)
 
         return await self._database.transact(work)
 
@@ -534,7 +534,7 @@ class Machine(Actor):
 
         task = await self._database.transact(work)
         if task is not None:
-            self._tasks.begin(task)
+            self._tasks.start(task)
         return task
 
     async def recovered(self) -> None:

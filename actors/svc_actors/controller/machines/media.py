@@ -35,7 +35,7 @@ class NewMedium:
     boot: bool = False
 
 
-async def begin(tx: Transaction, vm: MachineRow, new: NewMedium) -> dict[str, object]:
+async def record_medium(tx: Transaction, vm: MachineRow, new: NewMedium) -> dict[str, object]:
     """Record the desired medium; returns the task's parameters. Raises conflict, not_found."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(

@@ -55,7 +55,7 @@ class Move:
     restart: bool = False
 
 
-async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[str, object], MachineStatus | None]:
+async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[str, object], MachineStatus | None]:
     """Hold room at the target; returns the task's parameters, and the machine's new status if it changes. Raises
     conflict, not_found, not_ready."""
     if move.node_id == vm.node_id:

@@ -22,7 +22,7 @@ from svc_actors.controller.networking.addresses import (
     PoolFull,
     allocate,
     allocate_first,
-    begin_release,
+    start_release,
 )
 from svc_actors.controller.networking.changes import cap_rate, network_changed
 from svc_actors.controller.networking.pool_needs import lack, needs
@@ -73,27 +73,27 @@ class NewAddress:
     bounded: bool = True
 
 
-async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAddress) -> str:
+async def attach(tx: Transaction, caller: Caller, vm: MachineRow, address: NewAddress) -> str:
     """Allocate an address from a pool that serves the machine's node and NIC. Returns it as text.
 
     Raises capacity (no address is free, or the machine has as many as it may have), conflict (the machine cannot be
     changed, the pool does not fit, the ip is not free, the node cannot carry it), not_found (NIC, pool), invalid.
     """
     require_changeable(vm)
-    nic = await _nic(tx, vm, wanted.nic_id)
+    nic = await _nic(tx, vm, address.nic_id)
     facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
-    pools = await _pools(tx, vm, nic, wanted)
+    pools = await _pools(tx, vm, nic, address)
     family = pools[0]["family"]
-    await _require_room(tx, vm, family, bounded=wanted.bounded)
+    await _require_room(tx, vm, family, bounded=address.bounded)
     carried = [pool for pool in pools if _lack(facts, pool) is None]
-    if not carried and wanted.bounded:
+    if not carried and address.bounded:
         raise conflict(f"The machine's host cannot carry a further IPv{family} address; nothing was changed.")
     if not carried:
         raise conflict(
             f"The machine's node cannot carry an address of the pool {pools[0]['name']}: {_lack(facts, pools[0])}",
             hint="Choose another pool.",
         )
-    taken = await _take(tx, vm, nic["id"], carried, wanted)
+    taken = await _take(tx, vm, nic["id"], carried, address)
     if taken.topology == Topology.BRIDGED.value:
         await require_filterable(tx, vm.id)
     await network_changed(tx, [vm.id])
@@ -105,7 +105,7 @@ async def detach(tx: Transaction, caller: Caller, vm: MachineRow, ip: IPAddress)
     """Release one address (of a sub-prefix, any address in it). Raises not_found, and conflict for the primary address
     and for one that is already being released."""
     require_changeable(vm)
-    released = await begin_release(tx, vm.id, ip)
+    released = await start_release(tx, vm.id, ip)
     await network_changed(tx, [vm.id])
     await _record(tx, caller, vm, {"ip": ", ".join(released)})
 

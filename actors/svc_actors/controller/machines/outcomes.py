@@ -22,7 +22,7 @@ from svc_actors.controller.backups.records import backup_ended, forgetting_ended
 from svc_actors.controller.machines import media, moving, platforms, power, processors, rescue, snapshots, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
-from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
+from svc_actors.controller.networking.addresses import free_removed, keep_addresses, start_release
 from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
@@ -169,7 +169,7 @@ async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
     is `releasing` until the node confirms: the host may have routed it before it failed."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     await lock_capacity(tx, vm.node_id)
-    await begin_release(tx, vm.id)
+    await start_release(tx, vm.id)
 
 
 async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteResult) -> None:
@@ -177,7 +177,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     volume."""
     await machine_gone(tx, vm.id, [UUID(each) for each in task.parameters.get(DESTROYED, ())])
     await lock_capacity(tx, vm.node_id)
-    await begin_release(tx, vm.id)
+    await start_release(tx, vm.id)
     await free_removed(tx, vm.id, result.removed_addresses)
     await close_alerts_about(tx, "vm", vm.id)
     await leave_groups(tx, vm.id)

@@ -19,7 +19,7 @@ PLATFORM: Final = "platform"
 """The parameter of a task that changes the machine's firmware and TPM: the new ones."""
 
 
-def told(platform: Platform) -> dict[str, Any]:
+def as_parameter(platform: Platform) -> dict[str, Any]:
     """The platform as a parameter of a task."""
     return platform.model_dump(mode="json")
 
@@ -43,11 +43,11 @@ async def of_machine(queryable: Queryable, vm_id: UUID) -> Platform:
     return platform_of(await queryable.fetchone("SELECT firmware, tpm FROM vms WHERE id = $1", vm_id))
 
 
-async def begin_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
+async def restoration_parameters(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
     """The platform's parameters of a restoration. Raises conflict if the node does not support the copy's platform."""
     then = await of_copy(tx, copy_id)
     await require_platform(tx, vm.node_id, then)
-    return {} if then == await of_machine(tx, vm.id) else {PLATFORM: told(then)}
+    return {} if then == await of_machine(tx, vm.id) else {PLATFORM: as_parameter(then)}
 
 
 async def changed(tx: Transaction, task: Task) -> None:

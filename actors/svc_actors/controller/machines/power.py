@@ -29,7 +29,7 @@ import math
 from typing import Final
 from uuid import UUID
 
-from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.alerts import CustomerNotice, Severity, close_alert, raise_alert
 from svc_actors.controller.machines.records import STABLE_SECONDS, MachineRow
 from svc_actors.controller.machines.services import KEPT_OFF
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, Order, RestartPolicy
@@ -165,7 +165,7 @@ async def note_pause(tx: Transaction, vm: MachineRow, state: DomainState, cause:
             severity=Severity.CRITICAL,
             resource_kind="vm",
             resource_id=vm.id,
-            told=Told(vm.project_id, f"Machine {vm.name} is paused, since its disk could not be written."),
+            notice=CustomerNotice(vm.project_id, f"Machine {vm.name} is paused, since its disk could not be written."),
         )
     elif vm.observed_state is DomainState.PAUSED:
         await close_alert(tx, paused_alert(vm.id))
@@ -194,7 +194,7 @@ async def _alert(tx: Transaction, vm: MachineRow, words: str, severity: Severity
         severity=severity,
         resource_kind="vm",
         resource_id=vm.id,
-        told=Told(vm.project_id, f"Machine {vm.name} went off unexpectedly."),
+        notice=CustomerNotice(vm.project_id, f"Machine {vm.name} went off unexpectedly."),
     )
 
 

@@ -42,7 +42,7 @@ class Size:
     memory_mib: int
     disk_gib: int
 
-    def told(self) -> dict[str, object]:
+    def as_parameters(self) -> dict[str, object]:
         return vars(self) | {"plan_id": str(self.plan_id) if self.plan_id is not None else None}
 
 
@@ -82,20 +82,20 @@ class NewSystem:
     iso_id: UUID | None = None
 
 
-async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
+async def resize(tx: Transaction, vm: MachineRow, size: NewSize) -> tuple[Parameters, MachineStatus | None]:
     """Change the record; returns the task's parameters, and the machine's status meanwhile: None if it stays. Raises
     conflict, invalid, capacity."""
     require_not_in_rescue(vm, refusal_text(Order.RESIZE))
     before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
-    after = wanted.instead_of(before)
-    if wanted.plan_id is None and after == before:
+    after = size.instead_of(before)
+    if size.plan_id is None and after == before:
         raise invalid("Nothing would change.", hint="Give vcpus, memory_mib or disk_gib that differs.")
     status = vm.status if vm.status is MachineStatus.STOPPED else moved(vm, Order.RESIZE)
     runs = vm.status is MachineStatus.RUNNING
     restart = runs and (after.vcpus, after.memory_mib) != (vm.vcpus, vm.memory_mib)
     if restart:
         await require_not_suspended(tx, vm)
-    if restart and not wanted.reboot:
+    if restart and not size.reboot:
         raise conflict(
             "The machine runs, and its processors and memory change only with a restart; nothing was changed.",
             hint="Allow it with reboot, or shut the machine down first.",
@@ -109,7 +109,7 @@ async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Para
     image_id: UUID | None = await tx.fetchval("SELECT image_id FROM vms WHERE id = $1", vm.id)
     if after.memory_mib < vm.memory_mib and image_id is not None:
         await require_large_enough(tx, image_id, disk_gib=after.disk_gib, memory_mib=after.memory_mib)
-    if wanted.bounded and after.plan_id != before.plan_id:
+    if size.bounded and after.plan_id != before.plan_id:
         await require_addresses_allowed(tx, vm, after.plan_id)
     if vm.node_id is not None:
         await require_room(
@@ -120,7 +120,7 @@ async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Para
             disk_gib=after.disk_gib - vm.disk_gib,
         )
     await write_size(tx, vm.id, **vars(after))
-    parameters: Parameters = {"before": before.told(), "after": after.told(), "restart": restart}
+    parameters: Parameters = {"before": before.as_parameters(), "after": after.as_parameters(), "restart": restart}
     return parameters, status if restart else None
 
 
@@ -148,13 +148,13 @@ async def reinstall(
         "order": new.order,
         WINDOWS: None if new.first_boot is None else {"password": new.first_boot.password is not None},
         GENERATION: vm.net_wanted,
-        platforms.PLATFORM: platforms.told(platform),
+        platforms.PLATFORM: platforms.as_parameter(platform),
         ISO: None if new.iso_id is None else str(new.iso_id),
     }
     return parameters, status
 
 
-async def begun_by(tx: Transaction, vm_id: UUID, op: str, order: str | None) -> Task | None:
+async def task_of_order(tx: Transaction, vm_id: UUID, op: str, order: str | None) -> Task | None:
     """The task that this order started earlier, while its key counts."""
     task_id: UUID | None = await tx.fetchval(
         """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2

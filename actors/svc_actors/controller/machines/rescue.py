@@ -45,7 +45,9 @@ class NewRescue:
     order: str | None = None
 
 
-async def begin(tx: Transaction, vm: MachineRow, new: NewRescue, sealer: Sealer) -> tuple[Parameters, MachineStatus]:
+async def start_rescue(
+    tx: Transaction, vm: MachineRow, new: NewRescue, sealer: Sealer
+) -> tuple[Parameters, MachineStatus]:
     """Store the password sealed until the task has ended; returns the task's parameters and the machine's status
     meanwhile. Raises conflict."""
     if vm.rescue_since is not None:
@@ -65,7 +67,7 @@ async def begin(tx: Transaction, vm: MachineRow, new: NewRescue, sealer: Sealer)
     }, status
 
 
-async def begin_end(tx: Transaction, vm: MachineRow, *, force: bool) -> tuple[Parameters, MachineStatus]:
+async def start_exit(tx: Transaction, vm: MachineRow, *, force: bool) -> tuple[Parameters, MachineStatus]:
     if vm.rescue_since is None:
         raise conflict("The machine is not in rescue; nothing was changed.")
     await require_not_suspended(tx, vm)

@@ -26,9 +26,9 @@ class RescueWork:
 
     @property
     def works(self) -> Mapping[str, Work]:
-        return {Order.RESCUE.op: self.begin, Order.RESCUE_END.op: self.end}
+        return {Order.RESCUE.op: self.start, Order.RESCUE_END.op: self.end}
 
-    async def begin(self, run: TaskRun) -> OperationResult:
+    async def start(self, run: TaskRun) -> OperationResult:
         """The task's id identifies the rescue, so a repeated attempt is the same rescue."""
         vm_id, parameters = run.task.resource_id, run.task.parameters
         system, fetched = await self._images.of_task(run, UUID(parameters["image_id"]), span=(0, 50))

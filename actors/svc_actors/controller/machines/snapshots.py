@@ -64,7 +64,7 @@ class Delete:
 SnapshotOrder = Take | Restore | Delete
 
 
-async def begin(tx: Transaction, vm: MachineRow, order: SnapshotOrder) -> dict[str, object]:
+async def record_order(tx: Transaction, vm: MachineRow, order: SnapshotOrder) -> dict[str, object]:
     """Record the order; returns the task's parameters. `vm` is locked and has no task. Raises conflict, not_found."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(

@@ -74,7 +74,7 @@ class Order(StrEnum):
 
 
 class DesiredPower(StrEnum):
-    """What shall be; `power` says who decides it."""
+    """The desired power state; `power` says who decides it."""
 
     RUNNING = "running"
     STOPPED = "stopped"

@@ -3,7 +3,7 @@
 A pool is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix of IPv6.
 
     (free)     --allocate-->              allocated
-    allocated  --begin_release-->         releasing   detached, or its machine is going
+    allocated  --start_release-->         releasing   detached, or its machine is going
     releasing  --keep_addresses-->        allocated   its machine was to be deleted, and the host refused
     releasing  --free_removed-->          (free)      the node confirmed that it neither routes nor filters it
     releasing  --force_free-->            (free)      an administrator answers for it, with a note
@@ -46,7 +46,6 @@ __all__ = [
     "address_text",
     "allocate",
     "allocate_first",
-    "begin_release",
     "force_free",
     "free_removed",
     "guest_address",
@@ -54,6 +53,7 @@ __all__ = [
     "new_mac",
     "new_nic",
     "releasing_of",
+    "start_release",
 ]
 
 _TAKE: Final = """
@@ -196,7 +196,7 @@ async def allocate_first(
     return None
 
 
-async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
+async def start_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
     """All addresses of a machine that is deleted, or `ip`, which is detached, wait from now on for the node's
     confirmation. Returns them as text.
 
@@ -232,7 +232,7 @@ async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
 
 
 async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str]) -> None:
-    """Undo the start of a release, for these addresses as `begin_release` returned them: the machine stays. An address
+    """Undo the start of a release, for these addresses as `start_release` returned them: the machine stays. An address
     that was freed by force meanwhile is gone, and may be another machine's by now."""
     await lock_pools_of(tx, vm_id)
     await tx.execute(

@@ -46,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Found:
+class NetworkDrift:
     """The result of a probe. `strays`: machines that are not recorded on the host, of which it carries addresses. One
     without addresses keeps nothing from another machine, and is left out."""
 
@@ -64,7 +64,7 @@ class Found:
         }
 
 
-def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> Found:
+def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> NetworkDrift:
     """`before` and `after`: the records as they were when the host was asked, and when it had answered."""
     # Settled and equal at both times: the host's answer is of a moment in between, so it must agree with both.
     settled = {vm_id: now for vm_id, now in after.items() if now.settled and before.get(vm_id) == now}
@@ -87,7 +87,7 @@ def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], pro
     kept = list(cut)[:MOST_KEPT]
     if len(cut) > MOST_KEPT:
         kept.append(Difference(None, f"{len(cut) - MOST_KEPT} more differences are not shown."))
-    return Found(tuple(kept), strays[:MOST_KEPT], tuple(tap.model_dump(mode="json") for tap in taps))
+    return NetworkDrift(tuple(kept), strays[:MOST_KEPT], tuple(tap.model_dump(mode="json") for tap in taps))
 
 
 def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[str]:

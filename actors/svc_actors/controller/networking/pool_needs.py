@@ -28,11 +28,11 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
     )
 
 
-def lack(facts: Mapping[str, Any] | None, wanted: tuple[str, ...]) -> str | None:
+def lack(facts: Mapping[str, Any] | None, features: tuple[str, ...]) -> str | None:
     """Why a host with these facts cannot carry what is needed, in its own words; None if it can, or is not known."""
     # Only what it lacks counts, unlike with platforms: an agent names each feature that its kernel does not have.
     lacks: Mapping[str, str] = (facts or {}).get("network_lacks") or {}
-    return next((f"{feature}: {lacks[feature]}" for feature in wanted if feature in lacks), None)
+    return next((f"{feature}: {lacks[feature]}" for feature in features if feature in lacks), None)
 
 
 async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:

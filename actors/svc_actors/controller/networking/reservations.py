@@ -92,7 +92,7 @@ async def reserve(
     Returns the reservation's row.
 
     Raises conflict, naming the first address that is not free; invalid for addresses that are not the pool's, a range
-    that ends before it begins or holds more than `MOST_RESERVED`; not_found.
+    that ends before it starts or holds more than `MOST_RESERVED`; not_found.
     """
     pool = await lock_pool(tx, pool_id)
     low = _slot(pool, "ip", first)

@@ -27,7 +27,7 @@ from svc_actors.alerts import close_alert, close_alerts_about, raise_alert
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.images.files import note_cached
 from svc_actors.controller.networking.carried import forget_carried
-from svc_actors.controller.networking.drift import Found
+from svc_actors.controller.networking.drift import NetworkDrift
 from svc_actors.controller.networking.reservations import refresh_host_reservations
 from svc_actors.controller.nodes.live_figures import record_seen
 from svc_actors.controller.nodes.records import (
@@ -189,27 +189,27 @@ class Node(Actor):
 
         await self._database.transact(work)
 
-    async def network_probed(self, found: Found) -> bool:
+    async def network_probed(self, drift: NetworkDrift) -> bool:
         """Record the result of a network probe. Returns whether it found a difference that the previous one had not."""
 
         async def work(tx: Transaction) -> bool:
             node = await get_node(tx, self.node_id, lock=True)
             before = await tx.fetchval("SELECT network_probe FROM nodes WHERE id = $1", self.node_id)
-            seen = found.as_json()
+            seen = drift.as_json()
             await tx.execute(
                 "UPDATE nodes SET network_probe = $2, network_probed_at = now() WHERE id = $1", self.node_id, seen
             )
             known = before["differences"] if before is not None else []
             known_pairs = {(each["vm_id"], each["problem"]) for each in known}
-            if found.differences:
-                message = await _drift_message(tx, node.name, found)
+            if drift.differences:
+                message = await _drift_message(tx, node.name, drift)
                 await raise_alert(
                     tx, drift_alert(self.node_id), message, resource_kind="node", resource_id=self.node_id
                 )
             else:
                 await close_alert(tx, drift_alert(self.node_id))
             if seen["differences"] != known:
-                await announce(tx, node, "network_drift" if found.differences else "network_agrees")
+                await announce(tx, node, "network_drift" if drift.differences else "network_agrees")
             return any((each["vm_id"], each["problem"]) not in known_pairs for each in seen["differences"])
 
         return await self._database.transact(work)
@@ -414,13 +414,13 @@ def drift_alert(node_id: UUID) -> str:
     return f"network-drift:{node_id}"
 
 
-async def _drift_message(tx: Transaction, node: str, found: Found) -> str:
+async def _drift_message(tx: Transaction, node: str, drift: NetworkDrift) -> str:
     """Names a few of the machines that differ, with the first problem of each."""
     rows = await tx.fetch(
-        "SELECT id, name FROM vms WHERE id = ANY($1::uuid[])", [each.vm_id for each in found.differences if each.vm_id]
+        "SELECT id, name FROM vms WHERE id = ANY($1::uuid[])", [each.vm_id for each in drift.differences if each.vm_id]
     )
     names: dict[UUID | None, str] = {row["id"]: row["name"] for row in rows}
-    first = {each.vm_id: each.problem for each in reversed(found.differences)}
+    first = {each.vm_id: each.problem for each in reversed(drift.differences)}
     told = [f"{names.get(vm_id, vm_id or 'the host')}: {first[vm_id]}" for vm_id in list(first)[:_MOST_NAMED]]
     more = f" And {len(first) - _MOST_NAMED} more." if len(first) > _MOST_NAMED else ""
     return f"The networks on node {node} are not as recorded. {' '.join(told)}{more}"

@@ -24,7 +24,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.changes import network_applied, network_changed
-from svc_actors.controller.networking.drift import Found, Recorded, compare
+from svc_actors.controller.networking.drift import NetworkDrift, Recorded, compare
 from svc_actors.controller.networking.pool_arithmetic import address_text
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import NodeMode, get_node
@@ -90,7 +90,7 @@ class NetworkProbe:
         if news:
             self._recheck(node_id)
 
-    async def _mend(self, node_id: UUID, found: Found, observed: dict[UUID, ObservedNetwork]) -> None:
+    async def _mend(self, node_id: UUID, found: NetworkDrift, observed: dict[UUID, ObservedNetwork]) -> None:
         differing = sorted({each.vm_id for each in found.differences if each.vm_id is not None})
 
         async def write(tx: Transaction) -> None:

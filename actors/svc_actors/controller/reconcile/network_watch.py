@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 import structlog
 import trio
 
-from svc_actors.alerts import Told, raise_alert
+from svc_actors.alerts import CustomerNotice, raise_alert
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.machines.spec import network_spec
@@ -368,7 +368,7 @@ class NetworkWatch:
                 f"retried: {message}",
                 resource_kind="vm",
                 resource_id=vm_id,
-                told=Told(
+                notice=CustomerNotice(
                     failure.project_id,
                     f"The host could not apply the network of machine {failure.machine} yet; it is retried.",
                 ),

@@ -142,7 +142,7 @@ async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
     )
 
 
-async def hear_no_more(tx: Transaction, node_id: UUID) -> bool:
+async def stop_awaiting_report(tx: Transaction, node_id: UUID) -> bool:
     """An operator says that this node will not come back: its report is no longer awaited. Returns whether it was."""
     return bool(await tx.change("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id))
 

@@ -2,8 +2,8 @@
 backup, was put back to an earlier time, or has lost its last commits.
 
 What the database has is older than the world. So nothing of it is acted upon by itself: every machine and node waits to
-be confirmed (`orphans`), orders that were under way are ended and not carried out a second time, and whoever was signed
-in signs in again.
+be confirmed (`orphans`), orders that were under way are ended and not carried out a second time, and everybody
+has to sign in again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Past(StrEnum):
     LOST_COMMITS = "the controller's database has lost its last commits"
 
 
-async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str, past: Past = Past.BACKUP) -> int:
+async def record_restoration(tx: Transaction, *, taken_at: datetime, release: str, past: Past = Past.BACKUP) -> int:
     """Gives how many orders were ended. `taken_at` is the time that the database shows."""
     await tx.execute("INSERT INTO restorations (taken_at, release) VALUES ($1, $2)", taken_at, release)
     when = f"{taken_at:%Y-%m-%d %H:%M} UTC"

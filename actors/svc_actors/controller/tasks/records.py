@@ -155,7 +155,7 @@ async def create_task(
     timeout: float | None,
 ) -> Task:
     """Write a queued task and its event, in the transaction that changes the state. After `timeout` seconds without an
-    outcome the task ends; None: it has no deadline. After the commit, hand the task to `TaskRunner.begin`."""
+    outcome the task ends; None: it has no deadline. After the commit, hand the task to `TaskRunner.start`."""
     requester = {
         "actor_id": str(caller.actor_id) if caller.actor_id else None,
         "actor": caller.actor,

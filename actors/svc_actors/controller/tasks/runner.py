@@ -170,7 +170,7 @@ class TaskRunner:
             finally:
                 self._nursery = None
 
-    def begin(self, task: Task) -> None:
+    def start(self, task: Task) -> None:
         """Start the work of a task that has just been committed. A repeat does nothing. Nor does a call before `run` or
         after `drain`: this process's `run`, or the next one's, finds the task in the database."""
         self._begin(task, new=True)

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from svc_actors.alerts import Told, close_alert, raise_alert
+from svc_actors.alerts import CustomerNotice, close_alert, raise_alert
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.networking.changes import restrict_traffic
 from svc_actors.controller.traffic.periods import Period, period_of
@@ -67,7 +67,7 @@ class Judged:
     can_be_throttled: bool
     """False only if its node has reported that it cannot limit rates."""
 
-    def wanted(self, period: Period) -> Standing | None:
+    def required_standing(self, period: Period) -> Standing | None:
         """The decision that must be in force; None for no sanction."""
         sanction = None if self.deleted else self.policy.sanction(self.counted_bytes)
         if sanction is not None and sanction.action is TrafficAction.THROTTLE and not self.can_be_throttled:
@@ -117,9 +117,9 @@ async def _bring_up_to_date(tx: Transaction, plan_id: UUID | None, vm_ids: Seque
     await tx.execute("SELECT FROM vms WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE", sorted(vm_ids))
     done = Enforced()
     for machine in await _out_of_date(tx, period_of(now), plan_id, vm_ids):
-        wanted = machine.wanted(period_of(now))
-        await _decide(tx, machine, wanted, now)
-        done += Enforced(lifted=1) if wanted is None else Enforced(sanctioned=1)
+        required = machine.required_standing(period_of(now))
+        await _decide(tx, machine, required, now)
+        done += Enforced(lifted=1) if required is None else Enforced(sanctioned=1)
     return done
 
 
@@ -151,7 +151,7 @@ async def _out_of_date(
         None if vm_ids is None else list(vm_ids),
         GIB,
     )
-    return [machine for machine in map(_judged, rows) if machine.wanted(period) != machine.standing]
+    return [machine for machine in map(_judged, rows) if machine.required_standing(period) != machine.standing]
 
 
 def _judged(row: Record) -> Judged:
@@ -173,16 +173,16 @@ def _judged(row: Record) -> Judged:
     )
 
 
-async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now: datetime) -> None:
-    """Replace the standing decision by `wanted`, with its effect, history, audit row and event."""
-    action = Decided(wanted.sanction.action.value) if wanted is not None else Decided.LIFT
-    mbps = wanted.sanction.throttle_mbps if wanted is not None else None
+async def _decide(tx: Transaction, machine: Judged, standing: Standing | None, now: datetime) -> None:
+    """Replace the standing decision by `required_standing`, with its effect, history, audit row and event."""
+    action = Decided(standing.sanction.action.value) if standing is not None else Decided.LIFT
+    mbps = standing.sanction.throttle_mbps if standing is not None else None
     period, policy, counted = period_of(now), machine.policy, machine.counted_bytes
-    reason = _lifted_because(machine, period) if wanted is None else _sanctioned_because(machine, period)
+    reason = _lifted_because(machine, period) if standing is None else _sanctioned_because(machine, period)
     if machine.standing is not None:
         await tx.execute("UPDATE traffic_decisions SET standing = false WHERE vm_id = $1 AND standing", machine.id)
         await close_alert(tx, traffic_alert(machine.id, machine.standing.period))
-        if wanted is None and machine.standing.period != period:
+        if standing is None and machine.standing.period != period:
             period = machine.standing.period
             policy = await policy_of(tx, machine.plan_id, period)
             month = await month_of(tx, machine.id, period)
@@ -199,7 +199,7 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
         min(counted, _MOST_BYTES),
         policy.allowance_bytes,
         reason,
-        wanted is not None,
+        standing is not None,
     )
     await audit.record(
         tx,
@@ -221,7 +221,7 @@ async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now
             f"Machine {machine.name}: {reason}",
             resource_kind="vm",
             resource_id=machine.id,
-            told=Told(machine.project_id, f"Machine {machine.name}: {reason}"),
+            notice=CustomerNotice(machine.project_id, f"Machine {machine.name}: {reason}"),
         )
     await restrict_traffic(tx, machine.id, throttle_mbps=mbps, isolated=action is Decided.SUSPEND)
     await announce_machine(tx, machine.id)

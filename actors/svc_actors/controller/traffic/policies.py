@@ -84,7 +84,7 @@ class PolicySet:
         return " ".join(said) or "Nothing changes."
 
 
-async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Policy, *, now: datetime) -> PolicySet:
+async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, policy: Policy, *, now: datetime) -> PolicySet:
     """Set the plan's policy: members that loosen apply at once, the rest from the next month on, replacing any policy
     decided for that month. Locks the plan; the caller calls `enforce_plan` to lift sanctions. Raises not_found."""
     plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
@@ -93,7 +93,7 @@ async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Pol
     period = period_of(now)
     before = await policy_of(tx, plan_id, period)
     machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", plan_id)
-    changed = change(before, wanted, in_use=machines > 0)
+    changed = change(before, policy, in_use=machines > 0)
     pending = await tx.fetchrow(
         "DELETE FROM plan_traffic WHERE plan_id = $1 AND effective_from > $2 RETURNING *", plan_id, period
     )

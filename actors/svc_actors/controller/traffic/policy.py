@@ -24,8 +24,8 @@ class TrafficDirection(StrEnum):
 
 
 class TrafficAction(StrEnum):
-    """What is done about a machine that has used its allowance up, the mildest first. `suspend` carries no traffic any
-    more; the machine itself goes on."""
+    """What is done about a machine that has used its allowance up, the mildest first. `suspend` stops its
+    traffic; the machine itself goes on."""
 
     REPORT = "report"
     THROTTLE = "throttle"
@@ -86,10 +86,10 @@ class Change:
     later: Policy | None
 
 
-def change(current: Policy, wanted: Policy, *, in_use: bool) -> Change:
-    """How `wanted` replaces `current`; `in_use`: machines have the plan."""
-    now = _looser(current, wanted) if in_use else wanted
-    return Change(now, None if now == wanted else wanted)
+def change(current: Policy, desired: Policy, *, in_use: bool) -> Change:
+    """How `desired` replaces `current`; `in_use`: machines have the plan."""
+    now = _looser(current, desired) if in_use else desired
+    return Change(now, None if now == desired else desired)
 
 
 def _looser(current: Policy, wanted: Policy) -> Policy:

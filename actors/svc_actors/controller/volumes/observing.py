@@ -23,17 +23,17 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.alerts import CustomerNotice, Severity, close_alert, raise_alert
 from svc_actors.controller.said import said_name
 from svc_actors.controller.volumes.records import (
     MOST_KEPT,
     VolumeRow,
     as_volume,
-    found,
     found_alert,
     keep_disk,
     many_missing_alert,
     missing_alert,
+    record_finding,
     write_lost,
     write_sizes_said,
 )
@@ -115,7 +115,7 @@ async def _found(
     inventory tries again."""
     try:
         async with tx.savepoint():
-            await found(tx, volume, finding, vm_id=vm_id, index=index)
+            await record_finding(tx, volume, finding, vm_id=vm_id, index=index)
     except (IllegalMove, UniqueViolationError):
         log.warning("volume.not_recorded", volume_id=str(volume.id), state=volume.state.value, found=finding.value)
 
@@ -147,7 +147,7 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
     for row in rows:
         told = None
         if row["project_id"] is not None:
-            told = Told(
+            told = CustomerNotice(
                 row["project_id"], f"Volume {row['name']} is no longer on its node; the provider has been notified."
             )
         await raise_alert(
@@ -158,7 +158,7 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
             severity=Severity.CRITICAL,
             resource_kind="node",
             resource_id=node_id,
-            told=told,
+            notice=told,
         )
 
 

@@ -15,12 +15,12 @@ from svc_actors.controller.tasks.runner import Ending, ResourceKind, Task, creat
 from svc_actors.controller.volumes.records import (
     NewVolume,
     VolumeRow,
-    begin,
-    begin_attachment,
-    begin_growth,
-    found,
+    accept_attachment,
+    accept_growth,
+    accept_order,
     insert_volume,
     lock_volume,
+    record_finding,
     require_node,
     write_size,
 )
@@ -74,13 +74,13 @@ async def machine_task(
         return volume, _parameters(volume)
     volume = await lock_volume(tx, order.volume_id)
     if isinstance(order, Attach):
-        volume = await begin_attachment(tx, volume, vm_id=vm_id, node_id=node_id)
+        volume = await accept_attachment(tx, volume, vm_id=vm_id, node_id=node_id)
         return volume, _parameters(volume)
     if volume.vm_id != vm_id:
         raise conflict("The volume has been taken from the machine meanwhile; nothing was changed.")
     if isinstance(order, Detach):
-        return await begin(tx, volume, VolumeOrder.DETACH), _parameters(volume)
-    grown = await begin_growth(tx, volume, order.size_gib, bounded=order.bounded)
+        return await accept_order(tx, volume, VolumeOrder.DETACH), _parameters(volume)
+    grown = await accept_growth(tx, volume, order.size_gib, bounded=order.bounded)
     return grown, _parameters(grown) | {BEFORE: volume.size_gib}
 
 
@@ -94,13 +94,13 @@ async def grow_free(tx: Transaction, caller: Caller, order: Grow) -> Task:
     await require_node(tx, volume.node_id)
     if volume.vm_id is not None:
         raise conflict("The volume has been attached meanwhile; nothing was changed.", hint="Try again.")
-    grown = await begin_growth(tx, volume, order.size_gib, bounded=order.bounded)
+    grown = await accept_growth(tx, volume, order.size_gib, bounded=order.bounded)
     return await _own_task(tx, caller, grown, order.op, _parameters(grown) | {BEFORE: volume.size_gib})
 
 
 async def delete(tx: Transaction, caller: Caller, volume_id: UUID) -> Task:
     """Accepted even while the volume's node is away: the task waits until it is back or declared lost."""
-    volume = await begin(tx, await lock_volume(tx, volume_id), VolumeOrder.DELETE)
+    volume = await accept_order(tx, await lock_volume(tx, volume_id), VolumeOrder.DELETE)
     return await _own_task(tx, caller, volume, VolumeOrder.DELETE.op, _parameters(volume))
 
 
@@ -122,7 +122,7 @@ async def ended(tx: Transaction, task: Task, ending: Ending, *, known: bool = Tr
             place = volume.place
             if known and not done:
                 await write_size(tx, volume.id, task.parameters[BEFORE])
-    await found(tx, volume, place, error=ending.message)
+    await record_finding(tx, volume, place, error=ending.message)
 
 
 def _parameters(volume: VolumeRow) -> dict[str, object]:

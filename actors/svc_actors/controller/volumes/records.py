@@ -145,7 +145,7 @@ async def insert_volume(
     return as_volume(row)
 
 
-async def begin_attachment(tx: Transaction, volume: VolumeRow, *, vm_id: UUID, node_id: UUID | None) -> VolumeRow:
+async def accept_attachment(tx: Transaction, volume: VolumeRow, *, vm_id: UUID, node_id: UUID | None) -> VolumeRow:
     """Accept an attachment; the machine is locked and idle. Raises conflict if the volume cannot be attached to it."""
     _require(volume, VolumeOrder.ATTACH)
     if volume.project_id is None:
@@ -165,7 +165,7 @@ async def begin_attachment(tx: Transaction, volume: VolumeRow, *, vm_id: UUID, n
     return await _write(tx, volume, VolumeOrder.ATTACH, vm_id=vm_id, index=index)
 
 
-async def begin(tx: Transaction, volume: VolumeRow, order: VolumeOrder) -> VolumeRow:
+async def accept_order(tx: Transaction, volume: VolumeRow, order: VolumeOrder) -> VolumeRow:
     """Accept a detachment or a deletion. Raises conflict."""
     _require(volume, order)
     if order is VolumeOrder.DELETE:
@@ -179,7 +179,7 @@ async def begin(tx: Transaction, volume: VolumeRow, order: VolumeOrder) -> Volum
     return await _write(tx, volume, order, vm_id=volume.vm_id, index=volume.disk_index)
 
 
-async def begin_growth(tx: Transaction, volume: VolumeRow, size_gib: int, *, bounded: bool) -> VolumeRow:
+async def accept_growth(tx: Transaction, volume: VolumeRow, size_gib: int, *, bounded: bool) -> VolumeRow:
     """Raises capacity, conflict."""
     _require(volume, VolumeOrder.GROW)
     if size_gib <= volume.size_gib:
@@ -218,7 +218,7 @@ async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> No
 
 
 async def write_lost(tx: Transaction, volumes: Collection[VolumeRow], error: str) -> None:
-    """Record many lost volumes at once: as `found` with `Finding.LOST` for each; all of them had been created."""
+    """Record many lost volumes at once: like `record_finding` with `Finding.LOST` for each. All had been created."""
     if volumes:
         await tx.execute(
             "UPDATE volumes SET state = $2, error = $3, missing = true, changed_at = now() WHERE id = ANY($1::uuid[])",
@@ -228,7 +228,7 @@ async def write_lost(tx: Transaction, volumes: Collection[VolumeRow], error: str
         )
 
 
-async def found(
+async def record_finding(
     tx: Transaction,
     volume: VolumeRow,
     finding: Finding,
@@ -324,9 +324,9 @@ async def machine_gone(tx: Transaction, vm_id: UUID, destroyed: Sequence[UUID]) 
     for volume in map(as_volume, rows):
         gone = volume.id in destroyed
         try:
-            await found(tx, volume, Finding.GONE if gone else Finding.FREE)
+            await record_finding(tx, volume, Finding.GONE if gone else Finding.FREE)
         except IllegalMove:
-            await found(tx, volume, Finding.LOST, error="Its machine was deleted while it was worked on.")
+            await record_finding(tx, volume, Finding.LOST, error="Its machine was deleted while it was worked on.")
 
 
 async def goes_with_machine(tx: Transaction, vm_id: UUID, *, all_of_them: bool) -> list[UUID]:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.alerts import Told, close_alert, close_alerts, raise_alert
+from svc_actors.alerts import CustomerNotice, close_alert, close_alerts, raise_alert
 from svc_actors.panel.accounts.allowances import MIB
 from svc_actors.store import Database, Queryable, Transaction
 from svc_common.errors import conflict
@@ -175,7 +175,7 @@ async def _tell(tx: Transaction, site_id: UUID) -> None:
             f"{used}.",
             resource_kind="site",
             resource_id=site_id,
-            told=Told(
+            notice=CustomerNotice(
                 row["owner_id"],
                 f"{used}: uploads, exports, imports and backups by hand are refused until there is less.",
             ),
@@ -191,7 +191,7 @@ async def _tell(tx: Transaction, site_id: UUID) -> None:
         f"{row['email']}: {used}.",
         resource_kind="user",
         resource_id=row["owner_id"],
-        told=Told(
+        notice=CustomerNotice(
             row["owner_id"], f"{used}: uploads, exports, imports and backups by hand are refused until there is less."
         ),
     )

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.alerts import Severity, Told, close_alerts, raise_alert
+from svc_actors.alerts import CustomerNotice, Severity, close_alerts, raise_alert
 from svc_actors.store import Database, Transaction
 from svc_webhost.apps.model import KIND as APP
 from svc_webhost.launcher import ServiceName, SiteLauncher
@@ -104,5 +104,5 @@ async def _tell(tx: Transaction, new: Mapping[ServiceName, str | None], troubled
             message,
             resource_kind="site",
             resource_id=site_id,
-            told=Told(site["owner_id"], message),
+            notice=CustomerNotice(site["owner_id"], message),
         )

@@ -20,7 +20,7 @@ from svc.identity.password_links import revoke_everybodys_links
 from svc.identity.sessions import end_everybodys
 from svc.registry.idempotency import refuse_lost
 from svc.service.controller.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAnArchive
-from svc_actors.controller.reconcile.restored import Past, begin_restored
+from svc_actors.controller.reconcile.restored import Past, record_restoration
 from svc_actors.mail.queue import end_all as end_mails
 from svc_actors.store import (
     URL_VARIABLE,
@@ -94,7 +94,7 @@ async def prepare_restored(
         await revoke_everybodys_links(tx)
         await end_mails(tx, past.value, perishable=past is Past.LOST_COMMITS)
         await refuse_lost(tx, keys)
-        return await begin_restored(tx, taken_at=taken_at, release=release, past=past), await end_everybodys(tx)
+        return await record_restoration(tx, taken_at=taken_at, release=release, past=past), await end_everybodys(tx)
 
     return await database.transact(work)
 

@@ -137,7 +137,7 @@ async def certificate_from_an_authority(config: ControllerConfig, acme: AcmeSett
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
         open_http = FakeAuthority().client
         keeper = Keeper(actors, certificate.NAME, acme.names, acme, Http01(), install, open_http=open_http)
-        await keeper.begin()
+        await keeper.install_current()
         while not shown:
             await keeper.attempt()
     return shown[0]

@@ -12,7 +12,7 @@ import pytest
 import trio
 from playwright.sync_api import expect
 
-from svc_actors.alerts import Told, raise_alert
+from svc_actors.alerts import CustomerNotice, raise_alert
 from svc_actors.store import Transaction
 from tests.support.certificates import self_signed
 from tests.support.harness import Client
@@ -224,8 +224,8 @@ async def test_the_owner_reads_what_is_wrong_with_a_site_and_says_that_it_was_se
                 (site["id"], "PHP ends again and again."),
                 ("another", "Something of another site."),
             ):
-                told = Told(UUID(site["owner_id"]), words)
-                await raise_alert(tx, f"test:{about}", words, resource_kind="site", resource_id=about, told=told)
+                told = CustomerNotice(UUID(site["owner_id"]), words)
+                await raise_alert(tx, f"test:{about}", words, resource_kind="site", resource_id=about, notice=told)
 
         await panel.core.database.transact(work)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import expect
 
-from svc_actors.alerts import Told, raise_alert
+from svc_actors.alerts import CustomerNotice, raise_alert
 from tests.support.panel_pages import Browser, PanelPages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -126,9 +126,14 @@ async def test_what_a_program_changes_appears_without_a_reload(panel: PanelPages
 async def test_a_customer_over_their_plan_reads_it_where_they_begin(panel: PanelPages) -> None:
     ada = await panel.core.customer(ADA)
     site = (await ada.post("/sites", {"domain": "shop.example.org", "type": "static"})).json()
-    told = Told(UUID(site["owner_id"]), "700 MiB of disk are used, and the plan small allows 500.")
+    told = CustomerNotice(UUID(site["owner_id"]), "700 MiB of disk are used, and the plan small allows 500.")
     work = partial(
-        raise_alert, key="test", message="ada: too much", resource_kind="user", resource_id=site["owner_id"], told=told
+        raise_alert,
+        key="test",
+        message="ada: too much",
+        resource_kind="user",
+        resource_id=site["owner_id"],
+        notice=told,
     )
     await panel.core.database.transact(work)
 
