@@ -20,7 +20,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import enqueue
-from svc_actors.panel.recovery.discovery import chosen, look_at_sites, open_kept, what_is_here
+from svc_actors.panel.recovery.discovery import chosen, look_at_sites, open_manifest, what_is_here
 from svc_actors.panel.recovery.key import new_key
 from svc_actors.panel.recovery.records import (
     SiteRecovery,
@@ -31,7 +31,7 @@ from svc_actors.panel.recovery.records import (
     write_key,
     write_order,
 )
-from svc_actors.panel.recovery.remote import Kept
+from svc_actors.panel.recovery.remote import StoredManifest
 from svc_actors.panel.recovery.sites import KIND as SITES
 from svc_actors.panel.recovery.sites import report_job, sites_job
 from svc_actors.panel.recovery.work import KIND as RUN
@@ -240,11 +240,11 @@ async def write_manifest(context: Context[Panel], request: Empty) -> JobModel:
 async def discover(context: Context[Panel], request: DiscoverRequest) -> Discovered:
     services = context.services
     target = await TargetRow.read(services.database, request.target)
-    there = await services.manifests.found(target)
+    there = await services.manifests.list_manifests(target)
     opened = None
     if request.recovery_key is not None:
         kept = chosen(there, request.manifest)
-        found = await open_kept(services.manifests, target, kept, request.recovery_key.get_secret_value())
+        found = await open_manifest(services.manifests, target, kept, request.recovery_key.get_secret_value())
         sites = await look_at_sites(services.manifests, target, found.manifest)
         opened = OpenedManifest(
             id=kept.snapshot,
@@ -289,7 +289,7 @@ async def run(context: Context[Panel], request: RunRequest) -> JobModel:
             hint="Set `replace` if they may be deleted.",
         )
     target = await TargetRow.read(services.database, request.target)
-    kept = chosen(await services.manifests.found(target), request.manifest)
+    kept = chosen(await services.manifests.list_manifests(target), request.manifest)
     secret = request.recovery_key.get_secret_value()
 
     async def work(tx: Transaction) -> JobModel:
@@ -359,7 +359,7 @@ async def _recovered(queryable: Queryable) -> RecoveredFrom | None:
     )
 
 
-def _servers(there: list[Kept]) -> list[FoundServer]:
+def _servers(there: list[StoredManifest]) -> list[FoundServer]:
     found: dict[UUID, FoundServer] = {}
     for kept in there:
         server = found.setdefault(

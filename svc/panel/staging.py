@@ -190,14 +190,14 @@ async def preview(context: Context[Panel], request: StagingPreviewRequest) -> St
     live, copy, found = await pair_of(services.database, live.id)
     if found.status is not StagingStatus.READY:
         raise conflict(f"The staging copy is {found.status.value}; its contents cannot be compared now.")
-    looked = await pushing.look(services.staging, live, copy, found)
+    preview = await pushing.preview_push(services.staging, live, copy, found)
     usual = Choice(None, None)
-    files, tables = usual.of_files(looked.files), usual.of_tables(looked.tables)
+    files, tables = usual.of_files(preview.files), usual.of_tables(preview.tables)
     return StagingPreview(
         site_id=live.id,
-        files=[_part(part) for part in looked.files],
-        tables=[_part(part) for part in looked.tables],
-        drift=selection.drift(looked.files, files) + selection.drift(looked.tables, tables),
+        files=[_part(part) for part in preview.files],
+        tables=[_part(part) for part in preview.tables],
+        drift=selection.drift(preview.files, files) + selection.drift(preview.tables, tables),
         kept_options=selection.kept_options(files),
     )
 

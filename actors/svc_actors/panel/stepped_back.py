@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from svc_actors.alerts import Severity, close_alert, raise_alert, set_alert
-from svc_actors.panel.jobs.records import begin_jobs
+from svc_actors.panel.jobs.records import start_jobs
 from svc_actors.panel.schedules.scheduler import miss_what_was_due
 from svc_actors.store import Database, Queryable, Transaction
 from svc_webhost.folders import HostFolders
@@ -58,11 +58,11 @@ class Numbers:
         )
 
 
-async def begin_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
+async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
     """`as_of` is the newest time in the database. It only writes."""
     queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
     # Running jobs are failed at the start, with the consequences of their ends.
-    await begin_jobs(tx, [row["id"] for row in queued])
+    await start_jobs(tx, [row["id"] for row in queued])
     await miss_what_was_due(tx, now)
     for sequence, count in SKIPPED.items():
         await _skip(tx, sequence, count)

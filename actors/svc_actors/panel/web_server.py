@@ -37,7 +37,7 @@ _ALERTS: Final = "web_server:site:"
 _DEFECT: Final = "Changes do not reach the web server: the panel itself has failed. Its log has the cause."
 _TRY_AGAIN: Final = "Sites are served as before. Try again; repeating the change is safe."
 
-Wanted = Callable[[], Awaitable[tuple[Iterable[SiteServer], Mapping[int, str]]]]
+DesiredSites = Callable[[], Awaitable[tuple[Iterable[SiteServer], Mapping[int, str]]]]
 """All sites as the records want them served; and, by number, why a site cannot be served."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.web_server")
@@ -75,10 +75,10 @@ class _Outcome:
 
 
 class WebServer:
-    def __init__(self, database: Database, serving: WebServing, wanted: Wanted) -> None:
+    def __init__(self, database: Database, serving: WebServing, desired: DesiredSites) -> None:
         self._database = database
         self._serving = serving
-        self._wanted = wanted
+        self._wanted = desired
         self._asked: list[_Asked] = []
         self._woken = trio.Event()
         self.serving_began = trio.Event()

@@ -33,8 +33,8 @@ from svc_actors.panel.backups.records import (
     BackupPart,
     BackupStatus,
     Cause,
-    begin_deletion,
     create_backup,
+    start_deletion,
 )
 from svc_actors.panel.backups.retention import Keep
 from svc_actors.panel.backups.schedule_records import remove_schedule, write_schedule
@@ -113,7 +113,7 @@ async def delete(context: Context[Panel], request: BackupRequest) -> JobModel:
 
     async def work(tx: Transaction) -> JobModel:
         backup = await locked_backup(tx, context.principal, request.id)
-        job = await begin_deletion(tx, backup)
+        job = await start_deletion(tx, backup)
         await audit.record(tx, context.caller, backup.target, {"job": job.id})
         return await job_answer(tx, job)
 

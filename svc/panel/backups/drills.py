@@ -19,8 +19,8 @@ from svc_actors.panel.backups.drill_records import (
     DrillCause,
     DrillFrequency,
     DrillStatus,
-    begin_drill,
     read_drill_plan,
+    start_drill,
     write_drill_plan,
 )
 from svc_actors.store import Target, Transaction, audit
@@ -99,7 +99,7 @@ async def list_drills(context: Context[Panel], request: DrillListRequest) -> Pag
 async def start(context: Context[Panel], request: DrillStartRequest) -> JobModel:
 
     async def work(tx: Transaction) -> JobModel:
-        job = await begin_drill(tx, DrillCause.MANUAL, request.site)
+        job = await start_drill(tx, DrillCause.MANUAL, request.site)
         await audit.record(tx, context.caller, Target("backup_drill", str(job.id), job.title))
         return await job_answer(tx, job)
 

@@ -31,7 +31,7 @@ from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.databases.changes import create_database, create_user, delete_database
-from svc_actors.panel.databases.transfers import begin_export, begin_import, require_export
+from svc_actors.panel.databases.transfers import require_export, start_export, start_import
 from svc_actors.panel.files import site_folder
 from svc_actors.store import Transaction
 from svc_common.errors import invalid, wrong_field
@@ -179,7 +179,7 @@ async def export(context: Context[Panel], request: DatabaseChange) -> JobModel:
 
     async def work(tx: Transaction) -> JobModel:
         return await job_answer(
-            tx, await begin_export(tx, context.caller, await locked_database(tx, context, request.id))
+            tx, await start_export(tx, context.caller, await locked_database(tx, context, request.id))
         )
 
     return await context.services.database.transact(work)
@@ -206,7 +206,7 @@ async def import_file(context: Context[Panel], request: DatabaseImportRequest) -
         source = {"path": request.path} if request.path is not None else {"export": str(request.export)}
         if request.export is not None:
             await require_export(tx, request.export, locked)
-        job = await begin_import(tx, context.caller, locked, source, replace=request.replace)
+        job = await start_import(tx, context.caller, locked, source, replace=request.replace)
         return await job_answer(tx, job)
 
     return await services.database.transact(work)

@@ -71,7 +71,7 @@ class UploadDiscarded(Model):
 async def create_upload(context: Context[Panel], request: UploadCreateRequest) -> FileUpload:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
-    upload = await services.uploads.begin(context.caller, site, request.path, request.size, replace=request.replace)
+    upload = await services.uploads.start(context.caller, site, request.path, request.size, replace=request.replace)
     return FileUpload.of(upload)
 
 

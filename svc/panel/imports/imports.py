@@ -87,7 +87,7 @@ async def show_import(context: Context[Panel], request: ImportRequest) -> Import
 )
 async def start_upload(context: Context[Panel], request: ImportBeginRequest) -> Import:
     owner = await context.services.database.transact(lambda tx: owner_of(tx, context, request.owner_email))
-    row = await context.services.imports.begin(context.caller, owner, request.name, request.size)
+    row = await context.services.imports.start(context.caller, owner, request.name, request.size)
     return Import.of(row)
 
 
@@ -136,7 +136,7 @@ async def apply_import(context: Context[Panel], request: ImportApplyRequest) -> 
         locked = await lock_import(tx, row.id)
         owner = locked.owner_id if request.owner_email is None else await owner_of(tx, context, request.owner_email)
         await lock_owner(tx, owner)
-        job = await applying.begin(tx, locked, owner, choices, accept_htaccess=request.accept_htaccess)
+        job = await applying.start_apply(tx, locked, owner, choices, accept_htaccess=request.accept_htaccess)
         details = {"job": job.id, "domains": domains, "without": sorted(choices.without)}
         await audit.record(tx, context.caller, locked.target, details)
         return await job_answer(tx, job)

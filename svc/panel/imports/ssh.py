@@ -100,7 +100,7 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
         database_user=request.database_user,
         database_host=request.database_host,
     )
-    row = await services.foreign_sites.begin(context.caller, owner, remote, secrets)
+    row = await services.foreign_sites.start(context.caller, owner, remote, secrets)
     return SshImport(host_keys=shown, begun=Import.of(row))
 
 

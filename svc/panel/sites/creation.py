@@ -70,7 +70,7 @@ class PlannedSite:
         if self.app is not None:
             await insert_app(tx, site, self.app)
         if self.wordpress is not None:
-            await creation.begin(tx, site, self.wordpress)
+            await creation.start_creation(tx, site, self.wordpress)
         return site
 
 

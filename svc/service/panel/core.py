@@ -25,7 +25,7 @@ from svc.service.panel.compose import open_services
 from svc.service.panel.host import Host
 from svc.service.panel.recovery import Recovering, becoming
 from svc_actors.mail.queue import end_all as end_mails
-from svc_actors.panel.stepped_back import Numbers, begin_stepped_back
+from svc_actors.panel.stepped_back import Numbers, recover_stepped_back
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Lane, Transaction, database_urls, exclusive, marked, prepare_schema
 from svc_http.app import App, create_app
@@ -74,6 +74,6 @@ async def step_back(database: Database, folders: HostFolders, as_of: datetime, k
         await end_mails(tx, "the panel's database has lost its last commits", perishable=True)
         await end_everybodys(tx)
         await refuse_lost(tx, keys)
-        await begin_stepped_back(tx, as_of=as_of, now=datetime.now(UTC), numbers=numbers)
+        await recover_stepped_back(tx, as_of=as_of, now=datetime.now(UTC), numbers=numbers)
 
     await database.transact(work)

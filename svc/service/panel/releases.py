@@ -28,7 +28,7 @@ async def start_releases(config: PanelConfig, database: Database, host: Host, jo
     for kind in (INSTALL, LOOK):
         jobs.handle(kind, work)
     watch = ReleaseWatch(database, host.own_release, offered=config.update_source is not None)
-    await watch.begin()
+    await watch.withdraw_stale_order()
     if host.own_release is not None:
         loops.repeat_from_now("trials of releases", ROUND_SECONDS, watch.round)
         loops.repeat("releases of the panel", DAILY_SECONDS, watch.look_daily)

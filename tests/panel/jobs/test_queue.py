@@ -147,7 +147,7 @@ async def test_a_job_whose_beginning_was_stored_though_nobody_heard_so_is_begun(
             "UPDATE job_steps SET status = 'running', error = NULL WHERE job_id = $1", failed.id
         )
 
-        await jobs.queue_of(JobClass.SYSTEM).ask(JobQueue.begin_next)
+        await jobs.queue_of(JobClass.SYSTEM).ask(JobQueue.start_next)
 
         assert (await ended(jobs, panel_database, job_id)).status is JobStatus.SUCCEEDED
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from svc_actors.panel.staging.pushing import look
+from svc_actors.panel.staging.pushing import preview_push
 from svc_actors.panel.staging.records import pair_of
 from svc_webhost.site_tasks import Take
 from tests.panel.staging.shops import DOMAIN, PUSHED, TABLES, Shop, failing, put
@@ -236,7 +236,7 @@ async def test_a_server_whose_tables_cannot_be_told_apart_is_asked_nothing(shop:
     await shop.staged()
     live, copy, found = await pair_of(shop.world.panel.database, shop.site["id"])
 
-    looked = await look(shop.world.panel.services.staging, live, copy, found)
+    preview = await preview_push(shop.world.panel.services.staging, live, copy, found)
 
-    assert looked.at.prefix == looked.copied.prefix == "wp_"
-    assert {part.name for part in looked.tables} == set(TABLES)
+    assert preview.at.prefix == preview.copied.prefix == "wp_"
+    assert {part.name for part in preview.tables} == set(TABLES)

@@ -14,7 +14,7 @@ import trio
 from svc_actors.alerts import close_alert
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.drill import DrillWork, remove_scratch
-from svc_actors.panel.backups.drill_records import DRILL, begin_due_drill, drill_alert
+from svc_actors.panel.backups.drill_records import DRILL, drill_alert, start_due_drill
 from svc_actors.panel.backups.put_back import PUT_BACK, PutBackWork, queue_put_back
 from svc_actors.panel.backups.records import (
     CREATE,
@@ -126,7 +126,7 @@ class Backups:
             await database.transact(partial(self._begin_scheduled, row=row))
 
     async def _begin_due_drill(self) -> None:
-        await self._tools.database.transact(begin_due_drill)
+        await self._tools.database.transact(start_due_drill)
 
     async def _remove_overstayed(self) -> None:
         """Raises the first failure once all had their turn: the loop reports it, and each round tries again."""

@@ -336,10 +336,10 @@ class Configuration(_Stored):
         return found
 
 
-def parsed_configuration(told: object) -> Configuration:
+def parsed_configuration(data: object) -> Configuration:
     """Raises `conflict` for a configuration that this release cannot read."""
     try:
-        found = Configuration.model_validate(told)
+        found = Configuration.model_validate(data)
         if len(found.site) == 1 and all(found.zones):  # This reads the zones' records, too.
             return found
     except ValidationError as error:

@@ -79,7 +79,7 @@ class DatabaseBackups:
         for row in await self.of_site(site):
             if only not in (None, row.name):
                 continue
-            with told():
+            with translate_errors():
                 sizes = await self._databases.server(row.engine).sizes([row.name])
             total += sizes.get(row.name, 0)
         return total
@@ -156,17 +156,17 @@ class DatabaseBackups:
 
     async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:
         await trio.to_thread.run_sync(lambda: file.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
-        with told():
+        with translate_errors():
             await self._databases.server(row.engine).dump(row.name, file, run.program)
 
     async def _load(self, run: JobRun, site: SiteRow, row: DatabaseRow, file: Path) -> None:
         await self._databases.empty(row.id)
-        with told():
+        with translate_errors():
             await self._databases.server(row.engine).load(row.name, file, site.account, run.program)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:

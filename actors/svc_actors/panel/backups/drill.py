@@ -17,7 +17,7 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.panel.backups.databases import FOLDER, Dumped, told
+from svc_actors.panel.backups.databases import FOLDER, Dumped, translate_errors
 from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_compared, write_scratch
 from svc_actors.panel.backups.records import BackupRow, read_backup
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
@@ -47,7 +47,7 @@ class DrillWork:
     async def plan(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             _, backup, repository = await self._of(run)
-            await self._tools.begin_with(run, repository, backup.id)
+            await self._tools.open_for_restore(run, repository, backup.id)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
             await run.log(f"The backup of {backup.created_at:%Y-%m-%d %H:%M} UTC is tried; the site is not touched.")
 
@@ -66,7 +66,7 @@ class DrillWork:
 
     async def fetch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            await self._tools.fetch(run, await self._local(run), self._tools.kept(run).tree, self._new(run))
+            await self._tools.fetch(run, await self._local(run), self._tools.snapshot_ids(run).tree, self._new(run))
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -108,7 +108,7 @@ class DrillWork:
         server = self._tools.databases.server(dump.engine)
         file = self._new(run) / CONTENT / FOLDER / dump.file
         again = self._places.work(run.id) / f"again-{name}.sql.gz"
-        with told():
+        with translate_errors():
             await server.ensure()
             await server.create_database(name)
             await server.load(name, file, site.account, run.program)
@@ -147,7 +147,7 @@ async def _drop(tools: Tools, job_id: int, scratch: Sequence[str]) -> None:
     for each in scratch:
         engine, _, name = each.partition(" ")
         server = tools.databases.server(EngineKind(engine))
-        with told():
+        with translate_errors():
             await server.ensure()
             await server.drop_database(DatabaseName(name))
     await tools.database.transact(partial(write_scratch, job_id=job_id, names=[]))

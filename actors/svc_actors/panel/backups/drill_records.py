@@ -44,7 +44,7 @@ class DrillPlan:
     next_run_at: datetime
 
 
-async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None = None) -> Job:
+async def start_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None = None) -> Job:
     """Order a drill of the newest backup of a site, by default of any site. Raises `conflict` while a drill is pending,
     and not_found if there is no backup."""
     await tx.execute("SELECT 1 FROM backup_drill_plan FOR UPDATE")
@@ -53,7 +53,7 @@ async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None =
     chosen = await _choose(tx, site_id)
     if chosen is None:
         raise not_found("There is no completed backup to try.", hint="Back up a site first.")
-    return await _begin(tx, cause, chosen)
+    return await _start(tx, cause, chosen)
 
 
 async def _choose(tx: Transaction, site_id: UUID | None = None) -> Record | None:
@@ -70,7 +70,7 @@ async def _choose(tx: Transaction, site_id: UUID | None = None) -> Record | None
     )
 
 
-async def _begin(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
+async def _start(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
     job = await enqueue(
         tx,
         NewJob(
@@ -123,7 +123,7 @@ async def end_drill(tx: Transaction, job: Job) -> None:
         await raise_alert(tx, drill_alert(job.site_id), message, resource_kind="site", resource_id=job.site_id)
 
 
-async def begin_due_drill(tx: Transaction) -> None:
+async def start_due_drill(tx: Transaction) -> None:
     """A missed drill runs once. If there is nothing to try, or a drill is pending, the next is due in a week."""
     due = await tx.fetchval(
         """UPDATE backup_drill_plan SET next_run_at = now() + interval '7 days'
@@ -133,7 +133,7 @@ async def begin_due_drill(tx: Transaction) -> None:
         return
     chosen = await _choose(tx)
     if chosen is not None:
-        await _begin(tx, DrillCause.SCHEDULED, chosen)
+        await _start(tx, DrillCause.SCHEDULED, chosen)
 
 
 async def write_compared(

@@ -363,7 +363,7 @@ async def fail_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target:
     await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
 
 
-async def begin_deletion(tx: Transaction, backup: BackupRow) -> Job:
+async def start_deletion(tx: Transaction, backup: BackupRow) -> Job:
     """Order the removal of a backup from every repository. Raises `conflict` while it is being made or removed."""
     done = await tx.change(
         "UPDATE site_backups SET status = 'deleting' WHERE id = $1 AND status = 'completed'", backup.id

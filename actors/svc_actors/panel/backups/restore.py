@@ -64,7 +64,7 @@ class RestoreWork:
             site, backup, repository = await self._of(run)
             site_folder(self._places.folders, site)
             await self._tools.put_back(run, site)
-            await self._tools.begin_with(run, repository, backup.id)
+            await self._tools.open_for_restore(run, repository, backup.id)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
             await run.log(f"{site.domain} is restored to {backup.created_at:%Y-%m-%d %H:%M} UTC.")
 
@@ -93,7 +93,7 @@ class RestoreWork:
                 wanted += [f"{CONTENT}/{FOLDER}/{dump.file}" for dump in await self._wanted(run)]
             if wanted:
                 new = self._places.staging(run.id) / NEW
-                await self._tools.fetch(run, local, self._tools.kept(run).tree, new, *wanted)
+                await self._tools.fetch(run, local, self._tools.snapshot_ids(run).tree, new, *wanted)
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):

@@ -36,7 +36,7 @@ _ADOPTED: Final = "adopted"
 
 
 @dataclass(frozen=True)
-class Kept:
+class SnapshotIds:
     """The snapshots of a backup in a repository: `tree` is that of the site, with the manifest as it was scanned;
     `manifest` that of a separate manifest, if the site was changed meanwhile."""
 
@@ -48,18 +48,18 @@ class Kept:
         return [self.tree] if self.manifest is None else [self.tree, self.manifest]
 
 
-def kept_of(found: Sequence[Snapshot], backup_id: UUID) -> Kept | None:
+def complete_snapshot_ids(snapshots: Sequence[Snapshot], backup_id: UUID) -> SnapshotIds | None:
     """None unless the repository holds it complete."""
-    ours = [snapshot for snapshot in found if {tag_of(backup_id), COMPLETE} <= set(snapshot.tags)]
+    ours = [snapshot for snapshot in snapshots if {tag_of(backup_id), COMPLETE} <= set(snapshot.tags)]
     trees = [snapshot.id for snapshot in ours if MANIFEST not in snapshot.tags]
     manifests = [snapshot.id for snapshot in ours if MANIFEST in snapshot.tags]
-    return Kept(trees[-1], manifests[-1] if manifests else None) if trees else None
+    return SnapshotIds(trees[-1], manifests[-1] if manifests else None) if trees else None
 
 
-def ids_of(found: Sequence[Snapshot], backup_id: UUID) -> list[str]:
+def ids_of(snapshots: Sequence[Snapshot], backup_id: UUID) -> list[str]:
     """The snapshots of a backup; none unless it is complete."""
-    kept = kept_of(found, backup_id)
-    return kept.ids if kept is not None else []
+    complete = complete_snapshot_ids(snapshots, backup_id)
+    return complete.ids if complete is not None else []
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Tools:
     places: Places
     databases: DatabaseBackups
 
-    async def begin(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
+    async def open_repository(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
         """Make the job's folder and open the site's repository on this server, creating it if needed. Removes locks of
         processes that have ended and leftovers of interrupted jobs, and adopts complete backups without a record
         (`unrecorded`). Returns the snapshots that it then holds."""
-        local = await self.local(run, repository, made=True)
+        local = await self.local(run, repository, create=True)
         if not (Path(local.location) / "config").exists():
             await self.restic.init(run.program, local)
             return []
@@ -99,8 +99,8 @@ class Tools:
         """Whether this job has adopted backups without a record."""
         return (self.places.work(run.id) / _ADOPTED).exists()
 
-    async def local(self, run: JobRun, repository: RepositoryRow, *, made: bool = False) -> Repository:
-        if made:
+    async def local(self, run: JobRun, repository: RepositoryRow, *, create: bool = False) -> Repository:
+        if create:
             key = repository.key(self.sealer)
             await trio.to_thread.run_sync(self.places.make_work, run.id, key)
         return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
@@ -110,19 +110,19 @@ class Tools:
         run: JobRun,
         repository_id: UUID,
         repository: Repository,
-        found: Sequence[Snapshot] | None = None,
+        snapshots: Sequence[Snapshot] | None = None,
         known_until: datetime | None = None,
     ) -> tuple[list[Snapshot], Judged]:
         """Remove only the snapshots of deleted backups and those that jobs left incomplete: backups without a record
-        may be newer than the records. Returns the remaining snapshots and the verdict. `found`: the repository's
+        may be newer than the records. Returns the remaining snapshots and the verdict. `snapshots`: the repository's
         snapshots, if the job has just listed them. `known_until`: for a target, if this server has a complete backup
         (`judge`)."""
-        if found is None:
-            found = await self.restic.snapshots(run.program, repository)
-        judged = judge(found, await recorded(self.database, repository_id), known_until)
+        if snapshots is None:
+            snapshots = await self.restic.snapshots(run.program, repository)
+        judged = judge(snapshots, await recorded(self.database, repository_id), known_until)
         if judged.superfluous:
             await self.restic.forget(run.program, repository, [snapshot.id for snapshot in judged.superfluous])
-        return [snapshot for snapshot in found if snapshot not in judged.superfluous], judged
+        return [snapshot for snapshot in snapshots if snapshot not in judged.superfluous], judged
 
     async def _adopt(
         self,
@@ -134,7 +134,7 @@ class Tools:
         made_at: datetime | None,
     ) -> bool:
         """Record a backup from its own description. If it cannot be read now it stays, and is tried again."""
-        kept = kept_of(held, backup_id)
+        kept = complete_snapshot_ids(held, backup_id)
         assert kept is not None
         said = self.places.work(run.id) / f"adopted-{backup_id}"
         try:
@@ -164,16 +164,16 @@ class Tools:
         )
         return True
 
-    async def begin_with(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
-        """Open the repository for the steps of a restoration of this backup, which then find its snapshots with `kept`.
-        Raises not_found unless the repository holds it complete."""
-        kept = kept_of(await self.begin(run, repository), backup_id)
-        if kept is None:
+    async def open_for_restore(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
+        """Open the repository for the steps of a restoration of this backup, which then find its snapshots with
+        `snapshot_ids`. Raises not_found unless the repository holds it complete."""
+        ids = complete_snapshot_ids(await self.open_repository(run, repository), backup_id)
+        if ids is None:
             raise not_found("The backup is no longer in its repository.", hint="Restore another backup.")
-        (self.places.work(run.id) / _KEPT).write_text(json.dumps(asdict(kept)))
+        (self.places.work(run.id) / _KEPT).write_text(json.dumps(asdict(ids)))
 
-    def kept(self, run: JobRun) -> Kept:
-        return Kept(**json.loads((self.places.work(run.id) / _KEPT).read_text()))
+    def snapshot_ids(self, run: JobRun) -> SnapshotIds:
+        return SnapshotIds(**json.loads((self.places.work(run.id) / _KEPT).read_text()))
 
     async def fetch(self, run: JobRun, local: Repository, snapshot: str, target: Path, *paths: str) -> None:
         """Restore a snapshot, or these paths of it, into a new folder."""
@@ -182,7 +182,7 @@ class Tools:
 
     async def fetch_said(self, run: JobRun, local: Repository, *paths: str) -> None:
         """Fetch the description of a backup: LISTED, for `listed`; DUMPED, for `dumped`; other files of its CONTENT."""
-        kept, said = self.kept(run), self.places.said(run.id)
+        kept, said = self.snapshot_ids(run), self.places.said(run.id)
         inside = [path for path in paths if path != LISTED or kept.manifest is None]
         if inside:
             await self.fetch(run, local, kept.tree, said, *inside)

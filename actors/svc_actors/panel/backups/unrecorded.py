@@ -62,19 +62,19 @@ async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
     return Recorded(frozenset(row["id"] for row in kept), frozenset(row["backup_id"] for row in deleted))
 
 
-def judge(found: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> Judged:
+def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> Judged:
     """A backup is complete once its tree is marked so, which is the last step (`BackupWork.check`). A backup without a
     record that was made before `known_until` was deleted."""
-    of = {snapshot.id: backup_of(snapshot) for snapshot in found}
+    of = {snapshot.id: backup_of(snapshot) for snapshot in snapshots}
     trees = {
         backup_id: snapshot.time
-        for snapshot in found
+        for snapshot in snapshots
         if (backup_id := of[snapshot.id]) is not None and COMPLETE in snapshot.tags and MANIFEST not in snapshot.tags
     }
     old = {each for each, at in trees.items() if known_until is not None and at is not None and at < known_until}
     deleted = known.deleted | old - known.kept
     superfluous, foreign = [], []
-    for snapshot in found:
+    for snapshot in snapshots:
         backup_id = of[snapshot.id]
         if backup_id is None:
             foreign.append(snapshot)

@@ -36,7 +36,7 @@ from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
 from svc_actors.panel.backups.retention import expired
 from svc_actors.panel.backups.schedule_records import keep_of
 from svc_actors.panel.backups.targets import all_targets
-from svc_actors.panel.backups.tools import Tools, kept_of
+from svc_actors.panel.backups.tools import Tools, complete_snapshot_ids
 from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, close_alerts_of
 from svc_actors.panel.jobs import Job, JobRun, JobStatus
 from svc_actors.panel.sites.records import SiteRow, read_site
@@ -58,7 +58,7 @@ class BackupWork:
         async with self._tools.cleaned_on_failure(run):
             site, _, repository = await self._of(run)
             await self._tools.put_back(run, site)
-            held = await self._tools.begin(run, repository)
+            held = await self._tools.open_repository(run, repository)
             self._note(run, "plan", {"parent": await self._parent(repository, held)})
 
     async def manifest(self, run: JobRun) -> None:
@@ -211,7 +211,7 @@ class BackupWork:
     async def _parent(self, repository: RepositoryRow, held: Sequence[Snapshot]) -> str | None:
         """The snapshot to compare with; without one, as in a new repository, restic reads every file."""
         found = await completed(self._database, repository.id)
-        kept = kept_of(held, max(found, key=lambda backup: backup[1])[0]) if found else None
+        kept = complete_snapshot_ids(held, max(found, key=lambda backup: backup[1])[0]) if found else None
         return kept.tree if kept is not None else None
 
     async def _of(self, run: JobRun) -> tuple[SiteRow, BackupRow, RepositoryRow]:
@@ -242,7 +242,7 @@ class DeletionWork:
             backup_id = UUID(run.parameters["backup"])
             repository = await read_repository(tools.database, UUID(run.parameters["repository"]))
             await run.transact(lambda tx: delete_backups(tx, repository.id, [backup_id]))
-            await tools.begin(run, repository)
+            await tools.open_repository(run, repository)
             for target in await all_targets(tools.database):
                 try:
                     await require_mounted(tools.database, target)

@@ -22,11 +22,11 @@ from svc_actors.panel.databases.changes import delete_all_of_site
 from svc_actors.panel.databases.records import (
     DatabaseRow,
     DatabaseUserRow,
+    count_users,
     grants_of,
     read_database,
     remove_record,
     under_way,
-    users_beside,
     write_move,
     write_problem,
     write_user_applied,
@@ -133,7 +133,7 @@ class SiteDatabases:
 
     async def _set_user(self, user: DatabaseUserRow) -> None:
         access = await grants_of(self._database, user)
-        of_site, of_customer = await users_beside(self._database, user)
+        of_site, of_customer = await count_users(self._database, user)
         connections = CONNECTIONS[user.engine].of_user(of_site=of_site, of_customer=of_customer)
 
         async def work(server: DatabaseServer) -> None:

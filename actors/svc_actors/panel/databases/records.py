@@ -132,7 +132,7 @@ async def grants_of(queryable: Queryable, user: DatabaseUserRow) -> dict[Databas
     return {DatabaseName(row["name"]): Access(row["access"]) for row in rows}
 
 
-async def users_beside(queryable: Queryable, user: DatabaseUserRow) -> tuple[int, int]:
+async def count_users(queryable: Queryable, user: DatabaseUserRow) -> tuple[int, int]:
     """How many users the user's site, and its customer, have in the engine, the user included."""
     row = await queryable.fetchrow(
         """SELECT count(*) FILTER (WHERE site_id = $1) AS of_site, count(*) AS of_customer

@@ -23,7 +23,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
-from svc_actors.panel.backups.databases import told as translated
+from svc_actors.panel.backups.databases import translate_errors as translated
 from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.databases.agreeing import SiteDatabases
 from svc_actors.panel.databases.looking import look_at
@@ -75,7 +75,7 @@ def as_export(row: Record) -> Export:
     )
 
 
-async def begin_export(tx: Transaction, caller: Caller, database: DatabaseRow) -> Job:
+async def start_export(tx: Transaction, caller: Caller, database: DatabaseRow) -> Job:
     """The database's row is locked."""
     _require_active(database)
     await require_disk_room(tx, database.site_id, 0)
@@ -94,7 +94,7 @@ async def begin_export(tx: Transaction, caller: Caller, database: DatabaseRow) -
     return job
 
 
-async def begin_import(
+async def start_import(
     tx: Transaction, caller: Caller, database: DatabaseRow, source: Mapping[str, str], *, replace: bool
 ) -> Job:
     """`source` is either `path`, a file of the site, or `export`, the id of an export. The database's row is locked."""

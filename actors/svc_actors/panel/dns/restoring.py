@@ -25,26 +25,26 @@ class ZoneChange:
 
 
 def change_of(
-    zone: str, nameservers: Collection[str], there: Sequence[RecordRow], wanted: Mapping[str, Sequence[NewRecord]]
+    zone: str, nameservers: Collection[str], there: Sequence[RecordRow], records: Mapping[str, Sequence[NewRecord]]
 ) -> ZoneChange:
-    """`wanted` is by name."""
+    """`records` is by name."""
     change = ZoneChange()
     left: list[NewRecord] = list(there)
-    for name in sorted(wanted):
+    for name in sorted(records):
         own = [record for record in there if record.name == name and not record.managed]
-        if {_told(record) for record in own} == {_told(record) for record in wanted[name]}:
+        if {_told(record) for record in own} == {_told(record) for record in records[name]}:
             continue
         beside = [record for record in left if record not in own]
         try:
             # A DS record can only be added after the delegation.
-            for record in sorted(wanted[name], key=lambda record: record.type is not RecordType.NS):
+            for record in sorted(records[name], key=lambda record: record.type is not RecordType.NS):
                 check(zone, nameservers, beside, record)
                 beside.append(record)
         except ServiceError as error:
             change.refused[name] = error.message
             continue
         change.removed.extend(own)
-        change.added.extend(wanted[name])
+        change.added.extend(records[name])
         left = beside
     return change
 

@@ -86,7 +86,7 @@ class DnsZone(Actor):
             record = NewRecord(name, ttl or _ttl_of(others, name, data.type) or DEFAULT_TTL, data)
             check(self.key, self._naming.authority.nameservers, others, record)
             added = await self._insert(tx, record)
-            await self._changed(tx, caller, zone, {"added": told(record)})
+            await self._changed(tx, caller, zone, {"added": zone_file_line(record)})
             return added
 
         added = await self._database.transact(work)
@@ -119,7 +119,7 @@ class DnsZone(Actor):
                 new.data.model_dump(mode="json"),
             )
             await self._one_ttl(tx, new)
-            await self._changed(tx, caller, zone, {"from": told(old), "to": told(new)})
+            await self._changed(tx, caller, zone, {"from": zone_file_line(old), "to": zone_file_line(new)})
             return as_record(row)
 
         updated = await self._database.transact(work)
@@ -132,7 +132,7 @@ class DnsZone(Actor):
             zone, records, old = await self._record(tx, owner_id, record_id)
             check_removal([record for record in records if record.id != record_id], old)
             await tx.execute("DELETE FROM dns_records WHERE id = $1", record_id)
-            await self._changed(tx, caller, zone, {"removed": told(old)})
+            await self._changed(tx, caller, zone, {"removed": zone_file_line(old)})
 
         await self._database.transact(work)
         return await self.agree_known()
@@ -210,7 +210,7 @@ class DnsZone(Actor):
         await self.agree()
 
     async def put_back(
-        self, caller: Caller, owner_id: UUID, wanted: Mapping[str, Sequence[NewRecord]]
+        self, caller: Caller, owner_id: UUID, records: Mapping[str, Sequence[NewRecord]]
     ) -> tuple[ZoneRow, Mapping[str, str]]:
         """Restore the records of these names from a backup. Returns the names that were left as they are, with the
         reason."""
@@ -218,7 +218,7 @@ class DnsZone(Actor):
         async def work(tx: Transaction) -> Mapping[str, str]:
             zone = await self._zone(tx, owner_id)
             nameservers = self._naming.authority.nameservers
-            change = change_of(self.key, nameservers, await read_records(tx, self.key), wanted)
+            change = change_of(self.key, nameservers, await read_records(tx, self.key), records)
             gone = [record.id for record in change.removed]
             await tx.execute("DELETE FROM dns_records WHERE id = ANY($1::uuid[])", gone)
             for record in change.added:
@@ -408,7 +408,7 @@ def alert_of(zone: str) -> str:
     return f"dns-zone:{zone}"
 
 
-def told(record: NewRecord) -> str:
+def zone_file_line(record: NewRecord) -> str:
     """The record for the audit, as a line of a zone file."""
     return f"{record.name} {record.ttl} {record.type} {record.data.rdata().to_text()}"
 

@@ -109,7 +109,7 @@ class Uploads:
         self._files = files
         self._folders = folders
 
-    async def begin(self, caller: Caller, site: SiteRow, path: str, size: int, *, replace: bool) -> Upload:
+    async def start(self, caller: Caller, site: SiteRow, path: str, size: int, *, replace: bool) -> Upload:
         folder = site_folder(self._folders, site)
         free = (await self._files.ask(folder, FreeSpace())).result["bytes"]
         if size > free:

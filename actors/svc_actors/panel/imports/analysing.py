@@ -24,7 +24,7 @@ _PART: Final = "part "
 _MOST_ANSWERED: Final = 16 << 20
 
 
-async def begin_analysis(tx: Transaction, locked: ImportRow, *, sha256: str | None = None) -> Job:
+async def start_analysis(tx: Transaction, locked: ImportRow, *, sha256: str | None = None) -> Job:
     """Raises `conflict`."""
     job = await _enqueue(tx, locked)
     await write_move(tx, locked, ImportMove.WHOLE, job_id=job.id, sha256=sha256)

@@ -102,7 +102,9 @@ _FILES_SECONDS: Final = 600.0
 _NAMED: Final = 20
 
 
-async def begin(tx: Transaction, locked: ImportRow, owner_id: UUID, choices: Choices, *, accept_htaccess: bool) -> Job:
+async def start_apply(
+    tx: Transaction, locked: ImportRow, owner_id: UUID, choices: Choices, *, accept_htaccess: bool
+) -> Job:
     """Raises `conflict` if the import cannot be applied now."""
     chosen = {
         "domains": dict(choices.domains),

@@ -47,10 +47,10 @@ class Belongings:
         self._parts = parts
         self._database = parts.database
 
-    async def add_tasks(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
+    async def add_tasks(self, run: JobRun, applied: Applied, source: FoundSite, site: SiteRow) -> None:
         for number, line in enumerate(applied.account.tasks):
             task = task_of(applied.account, number)
-            if task is None or task.domain != found.domain or not applied.choices.wants(Kind.TASK, str(number)):
+            if task is None or task.domain != source.domain or not applied.choices.wants(Kind.TASK, str(number)):
                 continue
             try:
                 following = next_time(Cron.parse(task.cron), zone_of("UTC"), self._parts.clock())
@@ -81,19 +81,19 @@ class Belongings:
 
             await self._tolerating(run, applied, Kind.TASK, line.command, lambda: run.transact(write))
 
-    async def upload(self, run: JobRun, applied: Applied, found: FoundCertificate, site: SiteRow) -> None:
+    async def upload(self, run: JobRun, applied: Applied, source: FoundCertificate, site: SiteRow) -> None:
         folder = site_folder(self._parts.folders, site)
 
         async def upload() -> None:
             text = ""
-            for number in range(len(found.files)):
+            for number in range(len(source.files)):
                 read = Read(f"{ASIDE}/{number}.pem", 0, MOST_FILE)
                 text += (await self._parts.files.ask(folder, read)).payload.decode(errors="replace") + "\n"
             chain, key = pem_parts(text)
             await self._parts.certificates.upload(CALLER, site, chain, key.encode())
             await run.log(f"{site.domain} is served with its certificate.")
 
-        await self._tolerating(run, applied, Kind.CERTIFICATE, found.domain, upload)
+        await self._tolerating(run, applied, Kind.CERTIFICATE, source.domain, upload)
 
     async def serve_zone(self, run: JobRun, applied: Applied, zone: str, sites: Sequence[SiteRow]) -> None:
         rows = await self._database.fetch(

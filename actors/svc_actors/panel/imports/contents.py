@@ -154,26 +154,26 @@ class Contents:
         return found[:MOST_TABLES], checks
 
     async def php(
-        self, site: SiteRow, found: FoundSite | None, served: str | None
+        self, site: SiteRow, source: FoundSite | None, served: str | None
     ) -> tuple[dict[str, Any] | None, Lines]:
         """`served`: the version that the old host's answer named. Extensions of its command line alone are reported and
         block nothing: its websites may have used another PHP, and a site needs few of its extensions."""
         now = site.php.get("version")
         if now is None:
             return None, []
-        sure = served or (None if found is None else found.php)
-        before = sure or (None if found is None else found.command_line_php)
+        sure = served or (None if source is None else source.php)
+        before = sure or (None if source is None else source.command_line_php)
         checks = [check("php", before in (None, now), f"it had PHP {before} and now has {now}", stops=sure is not None)]
         missing: list[str] = []
         others: list[str] = []
-        if found is not None:
+        if source is not None:
             try:
                 loaded = frozenset(await self._loaded(now))
             except OSError as error:
                 checks.append(check("extensions", False, f"PHP {now} could not be queried: {error}"))
             else:
-                missing = [name for name in found.extensions if name not in loaded]
-                others = [name for name in found.command_line_extensions if name not in {*loaded, *missing}]
+                missing = [name for name in source.extensions if name not in loaded]
+                others = [name for name in source.command_line_extensions if name not in {*loaded, *missing}]
                 said = f"its files require extensions that PHP {now} does not have: {', '.join(missing)}"
                 checks.append(check("extensions", not missing, said))
                 said = f"the old host's command line had besides: {', '.join(others)}"

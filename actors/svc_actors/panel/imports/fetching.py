@@ -69,7 +69,7 @@ class ForeignSites:
             raise unavailable(f"No SSH server answers at {host}, port {port}; nothing was started.")
         return list(keys)
 
-    async def begin(self, caller: Caller, owner_id: UUID, remote: Remote, secrets: Secrets) -> ImportRow:
+    async def start(self, caller: Caller, owner_id: UUID, remote: Remote, secrets: Secrets) -> ImportRow:
         sealed = self.sealer.seal(secrets.model_dump_json().encode(), SEALED_FOR)
         name = f"{remote.user}@{remote.host}:{remote.folders[0]}"[:200]
 
@@ -113,7 +113,7 @@ class ImportFetch:
         remote = Remote.model_validate(row.remote)
         secrets = Secrets.model_validate_json(self._sites.sealer.unseal(row.sealed_secret, SEALED_FOR))
         address = await self._sites.address(remote.host, remote.port)
-        folder = await self._sites.imports.made(row)
+        folder = await self._sites.imports.create_folder(row)
         most = await self._sites.room(row, folder.path)
         await self._sites.hosts.fetch(run, folder, order_of(remote, secrets, address, most))
         size = (await trio.Path(folder.path / ARCHIVE).stat()).st_size

@@ -17,29 +17,29 @@ from svc_webhost.archives.placing import placed_at
 _LEFT_OUT: Final = "its passwords were left out of the import"
 
 
-def kept_passwords(applied: Applied, found: FoundSite) -> dict[str, str]:
+def kept_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
     """Password files among the site's own files: path in the archive to place in the site. Includes files that paths of
     other sites use."""
     files = {each.file for each in applied.account.passwords if each.file is not None}
-    return {file: placed for file in files if (placed := placed_at(found, file)) is not None}
+    return {file: placed for file in files if (placed := placed_at(source, file)) is not None}
 
 
-def aside_passwords(applied: Applied, found: FoundSite) -> dict[str, str]:
+def aside_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
     """The same for needed files that lie elsewhere."""
-    kept = kept_passwords(applied, found)
+    kept = kept_passwords(applied, source)
     needed = {
         each.file: number
-        for number, (each, wanted) in enumerate(applied.passwords(found))
+        for number, (each, wanted) in enumerate(applied.passwords(source))
         if each.file is not None and each.file not in kept and wanted and each.problem is None
     }
     return {file: f"{ASIDE}/{number}.htpasswd" for file, number in needed.items()}
 
 
-def brought_passwords(applied: Applied, found: FoundSite) -> dict[str, PasswordsAt | str]:
+def brought_passwords(applied: Applied, source: FoundSite) -> dict[str, PasswordsAt | str]:
     """For each protected path on the old host: where in the site its password file is, or why there is none."""
-    places = aside_passwords(applied, found) | kept_passwords(applied, found)
+    places = aside_passwords(applied, source) | kept_passwords(applied, source)
     brought: dict[str, PasswordsAt | str] = {}
-    for each, wanted in applied.passwords(found):
+    for each, wanted in applied.passwords(source):
         if each.problem is not None or each.file is None or not wanted:
             brought[each.path] = each.problem or _LEFT_OUT
         else:

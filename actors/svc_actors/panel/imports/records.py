@@ -126,13 +126,13 @@ async def read_import(queryable: Queryable, import_id: UUID) -> ImportRow:
     return as_import(row)
 
 
-async def write_received(queryable: Queryable, import_id: UUID, begin: int, end: int) -> ImportRow | None:
+async def write_received(queryable: Queryable, import_id: UUID, start: int, end: int) -> ImportRow | None:
     """Record received bytes; None if it is no longer being uploaded."""
     row = await queryable.fetchrow(
         f"""UPDATE imports SET received = received + int8multirange(int8range($2, $3)), touched_at = now()
             WHERE id = $1 AND status = 'uploading' RETURNING {IMPORT_COLUMNS}""",
         import_id,
-        begin,
+        start,
         end,
     )
     return None if row is None else as_import(row)
@@ -160,8 +160,8 @@ async def write_move(
     )
 
 
-async def write_found(tx: Transaction, import_id: UUID, found: Mapping[str, Any], size: int) -> None:
-    await tx.execute("UPDATE imports SET found = $2, size = $3 WHERE id = $1", import_id, dict(found), size)
+async def write_found(tx: Transaction, import_id: UUID, findings: Mapping[str, Any], size: int) -> None:
+    await tx.execute("UPDATE imports SET found = $2, size = $3 WHERE id = $1", import_id, dict(findings), size)
 
 
 async def write_choices(tx: Transaction, import_id: UUID, owner_id: UUID, choices: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from svc_actors.panel.accounts.allowances import MIB, lock_owner
-from svc_actors.panel.imports.analysing import begin_analysis
+from svc_actors.panel.imports.analysing import start_analysis
 from svc_actors.panel.imports.records import (
     ImportRow,
     insert_import,
@@ -57,7 +57,7 @@ class Imports:
         self._files = files
         self._folders = folders
 
-    async def begin(self, caller: Caller, owner_id: UUID, name: str, size: int) -> ImportRow:
+    async def start(self, caller: Caller, owner_id: UUID, name: str, size: int) -> ImportRow:
         await trio.to_thread.run_sync(lambda: self._folders.imports.mkdir(mode=0o711, parents=True, exist_ok=True))
         free = await trio.to_thread.run_sync(free_bytes, self._folders.imports)
         if size > free:
@@ -70,7 +70,7 @@ class Imports:
             return row
 
         row = await self._database.transact(write)
-        await self._files.ask(await self.made(row), UploadOpen(row.id.hex))
+        await self._files.ask(await self.create_folder(row), UploadOpen(row.id.hex))
         return row
 
     async def write(self, row: ImportRow, offset: int, encoded: str) -> ImportRow:
@@ -81,7 +81,7 @@ class Imports:
             raise conflict(f"The archive has {row.size:,} bytes; this part would exceed them.")
         if len(row.received) >= _MOST_RANGES and not any(offset <= b and a <= end for a, b in row.received):
             raise conflict(f"The upload has {_MOST_RANGES:,} separate ranges already; send parts adjacent to them.")
-        folder = await self.made(row)
+        folder = await self.create_folder(row)
         try:
             await self._files.ask(folder, UploadWrite(row.id.hex, offset), encoded.encode())
         except ServiceError as error:
@@ -105,7 +105,7 @@ class Imports:
         if row.missing is not None:
             start, end = row.missing
             raise conflict(f"Bytes {start:,} to {end:,} are missing; the upload stays open.")
-        folder = await self.made(row)
+        folder = await self.create_folder(row)
         verify = UploadVerify(row.id.hex, ARCHIVE, row.size, sha256)
         answer = await self._files.ask(folder, verify, seconds=30 + row.size / _HASH_BYTES_PER_SECOND)
         if not answer.result["placed"]:
@@ -113,7 +113,7 @@ class Imports:
 
         async def write(tx: Transaction) -> ImportRow:
             locked = await lock_import(tx, row.id)
-            job = await begin_analysis(tx, locked, sha256=sha256)
+            job = await start_analysis(tx, locked, sha256=sha256)
             await audit.record(tx, caller, locked.target, {"size": row.size, "sha256": sha256, "job": job.id})
             return await read_import(tx, row.id)
 
@@ -149,7 +149,7 @@ class Imports:
             if folder.name not in known:
                 await trio.to_thread.run_sync(partial(remove_tree, folder, ignore_errors=True))
 
-    async def made(self, row: ImportRow) -> SiteFolder:
+    async def create_folder(self, row: ImportRow) -> SiteFolder:
         folder = row.folder(self._folders)
         await trio.to_thread.run_sync(_make, folder)
         return folder

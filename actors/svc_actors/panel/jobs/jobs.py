@@ -27,11 +27,11 @@ from svc_actors.panel.jobs.queue import JobQueue
 from svc_actors.panel.jobs.records import (
     CHANNEL,
     INTERRUPTED,
-    Begun,
     Job,
     JobClass,
     JobError,
     JobStatus,
+    StartedJob,
     end_job,
     get_job,
     next_step,
@@ -173,16 +173,16 @@ class Jobs:
     def hosts(self, job_id: int) -> bool:
         return job_id in self._hosted
 
-    def host(self, begun: Begun) -> None:
+    def host(self, started: StartedJob) -> None:
         """Start the work of a job that is running in the database, once. A job that gets here while this ends is failed
         by the next core."""
         if self._nursery is None:
             return
-        job = begun.job
+        job = started.job
         if self.hosts(job.id):
             log.error("job.begun_twice", job_id=job.id, kind=job.kind)
             return
-        self._hosted[job.id] = run = JobRun(begun, self._database, self.changed, self._installation)
+        self._hosted[job.id] = run = JobRun(started, self._database, self.changed, self._installation)
         # Called from an actor's handler: without a context of its own the work would run with that handler's.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
         self.changed(job.id)
@@ -256,7 +256,7 @@ class Jobs:
         while True:
             woken = self._woken[job_class] = trio.Event()
             try:
-                await self.queue_of(job_class).ask(JobQueue.begin_next)
+                await self.queue_of(job_class).ask(JobQueue.start_next)
             except Draining:
                 await trio.sleep_forever()  # The core is ending: no job starts, and this loop is cancelled.
             with trio.move_on_after(SWEEP):

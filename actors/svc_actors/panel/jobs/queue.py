@@ -25,14 +25,14 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from svc_actors.panel.jobs.records import (
-    Begun,
     Job,
     JobClass,
     JobError,
     JobStatus,
-    begin_jobs,
+    StartedJob,
     lock_job,
     running_jobs,
+    start_jobs,
     write_lines,
 )
 from svc_actors.runtime import Actor
@@ -91,7 +91,7 @@ class Hosting(Protocol):
 
     def hosts(self, job_id: int) -> bool: ...
 
-    def host(self, begun: Begun) -> None: ...
+    def host(self, started: StartedJob) -> None: ...
 
     def stop(self, job_id: int) -> None: ...
 
@@ -112,21 +112,21 @@ class JobQueue(Actor):
         self._database = database
         self._hosting = hosting
 
-    async def begin_next(self) -> None:
+    async def start_next(self) -> None:
         """Give free slots to waiting jobs."""
-        self._host(await self._transact(self._begin))
+        self._host(await self._transact(self._start_chosen))
 
     async def end(self, job_id: int, status: JobStatus, error: JobError | None) -> None:
         """Write the end of a hosted job and give its slot to the next, in one transaction. Repeating it changes
         nothing."""
 
-        async def hand_over(tx: Transaction) -> list[Begun]:
+        async def hand_over(tx: Transaction) -> list[StartedJob]:
             await self._hosting.end(tx, job_id, status, error)
-            return await self._begin(tx)
+            return await self._start_chosen(tx)
 
-        begun = await self._transact(hand_over)
+        started = await self._transact(hand_over)
         self._hosting.ended(job_id)
-        self._host(begun)
+        self._host(started)
 
     async def cancel(self, caller: Caller, job_id: int) -> Job:
         """End a queued job, or stop the work of a running one: it ends once the work has given up.
@@ -153,7 +153,7 @@ class JobQueue(Actor):
         self._hosting.changed(job_id)
         return job
 
-    async def _transact(self, write: Callable[[Transaction], Awaitable[list[Begun]]]) -> list[Begun]:
+    async def _transact(self, write: Callable[[Transaction], Awaitable[list[StartedJob]]]) -> list[StartedJob]:
         """A transaction that starts jobs. If another class has started a job of the same site meanwhile it is repeated,
         and sees that the site is busy."""
         while True:
@@ -163,20 +163,20 @@ class JobQueue(Actor):
                 if error.constraint_name != ONE_AT_A_SITE:
                     raise
 
-    async def _begin(self, tx: Transaction) -> list[Begun]:
+    async def _start_chosen(self, tx: Transaction) -> list[StartedJob]:
         if self._hosting.draining:
             return []
         waiting, running = await _look(tx, self._class)
         chosen = pick(self._class, waiting, running)
-        begun = await begin_jobs(tx, chosen) if chosen else []
+        started = await start_jobs(tx, chosen) if chosen else []
         # Also host jobs started by an earlier transaction whose answer was lost with its connection.
         if any(job.job_class is self._class and not self._hosting.hosts(job.id) for job in running):
             of_class = [each for each in await running_jobs(tx) if each.job.job_class is self._class]
             return [each for each in of_class if not self._hosting.hosts(each.job.id)]
-        return begun
+        return started
 
-    def _host(self, begun: Sequence[Begun]) -> None:
-        for each in begun:
+    def _host(self, started: Sequence[StartedJob]) -> None:
+        for each in started:
             self._hosting.host(each)
 
 

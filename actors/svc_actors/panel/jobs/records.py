@@ -112,7 +112,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedJob:
     """A running job, with the names of its steps in order."""
 
     job: Job
@@ -178,7 +178,7 @@ def wake_queues(tx: Transaction) -> None:
         tx.announce(CHANNEL, job_class.value)
 
 
-async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:
+async def start_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[StartedJob]:
     """Mark queued jobs and their first steps as running. Jobs that are not queued are left out."""
     rows = await tx.fetch(
         """WITH job AS (
@@ -192,10 +192,10 @@ async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:
            FROM job""",
         list(job_ids),
     )
-    begun = [Begun(as_job(row), tuple(row["steps"])) for row in rows]
-    for each in begun:
+    started = [StartedJob(as_job(row), tuple(row["steps"])) for row in rows]
+    for each in started:
         await announce(tx, each.job)
-    return begun
+    return started
 
 
 async def next_step(
@@ -303,12 +303,12 @@ async def lock_job(tx: Transaction, job_id: int) -> Job | None:
     return as_job(row) if row else None
 
 
-async def running_jobs(queryable: Queryable) -> list[Begun]:
+async def running_jobs(queryable: Queryable) -> list[StartedJob]:
     rows = await queryable.fetch(
         """SELECT *, ARRAY(SELECT name FROM job_steps WHERE job_id = jobs.id ORDER BY position) AS steps
            FROM jobs WHERE status = 'running' ORDER BY turn"""
     )
-    return [Begun(as_job(row), tuple(row["steps"])) for row in rows]
+    return [StartedJob(as_job(row), tuple(row["steps"])) for row in rows]
 
 
 async def steps_of(queryable: Queryable, job_ids: Sequence[int]) -> dict[int, list[Step]]:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.panel.jobs.records import Begun, JobError, set_progress, write_lines
+from svc_actors.panel.jobs.records import JobError, StartedJob, set_progress, write_lines
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ErrorCode, ServiceError, unavailable
@@ -58,9 +58,11 @@ class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
 class JobRun:
     """Given to each step of the work. Its methods wait while the database is away."""
 
-    def __init__(self, begun: Begun, database: Database, changed: Callable[[int], None], installation: UUID) -> None:
-        self.job = begun.job
-        self.steps = begun.steps
+    def __init__(
+        self, started: StartedJob, database: Database, changed: Callable[[int], None], installation: UUID
+    ) -> None:
+        self.job = started.job
+        self.steps = started.steps
         self.position = 1
         """The number of the running step, from 1."""
         self.scope = trio.CancelScope()
@@ -69,7 +71,7 @@ class JobRun:
         """The error of the running step, if the work goes on without it."""
         self._database = database
         self._changed = changed
-        self._mark = f"{installation}/{begun.job.id}"
+        self._mark = f"{installation}/{started.job.id}"
 
     @property
     def id(self) -> int:

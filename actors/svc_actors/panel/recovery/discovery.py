@@ -15,11 +15,11 @@ import trio
 
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.backups.targets import TargetRow
-from svc_actors.panel.backups.tools import kept_of
+from svc_actors.panel.backups.tools import complete_snapshot_ids
 from svc_actors.panel.backups.unrecorded import COMPLETE
 from svc_actors.panel.recovery.key import WrongKey
 from svc_actors.panel.recovery.manifest import DamagedManifest, Manifest, ManifestSite, opened_manifest
-from svc_actors.panel.recovery.remote import Kept, Programs, Remote
+from svc_actors.panel.recovery.remote import Programs, Remote, StoredManifest
 from svc_actors.store import PANEL_SCHEMA, Queryable, known_migrations
 from svc_common.errors import ServiceError, conflict, not_found, wrong_field
 from svc_webhost.restic import NoRepositoryError
@@ -42,12 +42,12 @@ class FoundSite:
 
 @dataclass(frozen=True)
 class Opened:
-    kept: Kept
+    kept: StoredManifest
     manifest: Manifest
     dump: bytes
 
 
-def chosen(there: list[Kept], snapshot: str | None) -> Kept:
+def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
     """The named manifest, or the newest if all are of one server. Raises ServiceError."""
     if snapshot is not None:
         # The beginning of an id does, as in restic, if it is unambiguous.
@@ -67,10 +67,10 @@ def chosen(there: list[Kept], snapshot: str | None) -> Kept:
     return there[0]
 
 
-async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key: str) -> Opened:
+async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifest, recovery_key: str) -> Opened:
     """Raises ServiceError if it does not open; nothing was changed then."""
     try:
-        data = await remote.read(target, kept.snapshot)
+        data = await remote.read(target, stored.snapshot)
         manifest, dump = await trio.to_thread.run_sync(opened_manifest, data, recovery_key)
     except WrongKey:
         raise wrong_field(
@@ -81,14 +81,14 @@ async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key:
     except DamagedManifest as error:
         raise conflict(f"{error} Nothing was changed.", hint="Discover shows earlier manifests.") from error
     # The tags are outside the encryption. A mismatch is a forgery, or a manifest that was copied from another target.
-    said = (kept.server, kept.hostname, kept.taken_at, kept.target_id)
+    said = (stored.server, stored.hostname, stored.taken_at, stored.target_id)
     if said != (manifest.install_id, manifest.hostname, manifest.taken_at, manifest.target_id):
         raise conflict(
             "The manifest does not match its name at the target: server, time or target differ. Nothing was changed.",
             hint="Somebody has changed what is at the target. Discover shows the other manifests.",
         )
     require_known(manifest)
-    return Opened(kept, manifest, dump)
+    return Opened(stored, manifest, dump)
 
 
 def require_known(manifest: Manifest) -> None:
@@ -145,4 +145,6 @@ async def _look_at(remote: Remote, target: TargetRow, site: ManifestSite) -> Fou
         except ServiceError as error:
             return FoundSite(site, None, error.message)
     backups = len({tag for each in there if COMPLETE in each.tags for tag in each.tags if tag.startswith("backup-")})
-    return FoundSite(site, backups, None if kept_of(there, site.backup) else "its newest backup is not at the target")
+    return FoundSite(
+        site, backups, None if complete_snapshot_ids(there, site.backup) else "its newest backup is not at the target"
+    )

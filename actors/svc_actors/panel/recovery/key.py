@@ -32,11 +32,11 @@ _PURPOSE: Final = "recovery data key"
 
 
 class WrongKey(Exception):  # noqa: N818 - named for what it says
-    """The recovery key is not the one that this was wrapped with."""
+    """The data key was wrapped with another recovery key."""
 
 
 class WrappedKey(BaseModel):
-    """The data key, for whoever has the recovery key. All of it may be known. `cost` is the logarithm of scrypt's N."""
+    """The data key, readable with the recovery key. All of it may be known. `cost` is the logarithm of scrypt's N."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     cost: int = Field(ge=1, le=_MOST_COST)

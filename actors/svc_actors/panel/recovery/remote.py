@@ -51,7 +51,7 @@ _SPARE: Final = 10
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredManifest:
     """A manifest at a target. `target_id` is the id that its server gave the target."""
 
     snapshot: str
@@ -139,12 +139,12 @@ class Remote:
         left = self.places.backups / "recovery"
         await trio.to_thread.run_sync(partial(remove_tree, left, ignore_errors=True))
 
-    async def found(self, target: TargetRow) -> list[Kept]:
+    async def list_manifests(self, target: TargetRow) -> list[StoredManifest]:
         """The newest first. Empty for a target without manifests."""
         async with self.work() as work:
-            return _kept(await self._snapshots(target.repository(REPOSITORY, work, self.sealer)))
+            return _manifests_of(await self._snapshots(target.repository(REPOSITORY, work, self.sealer)))
 
-    async def write(self, target: TargetRow, kept: Kept, manifest: bytes) -> None:
+    async def write(self, target: TargetRow, stored: StoredManifest, manifest: bytes) -> None:
         """Write the manifest, and remove older ones. All manifests of another key are removed."""
         async with self.work() as work:
             repository = target.repository(REPOSITORY, work, self.sealer)
@@ -157,14 +157,14 @@ class Remote:
                 await self.restic.init(run, repository)
             file = work / _FILE
             await trio.to_thread.run_sync(file.write_bytes, manifest)
-            snapshot = await self.restic.keep_file(run, repository, file, kept.tags)
-            there = _kept(await self.restic.snapshots(run, repository))
+            snapshot = await self.restic.keep_file(run, repository, file, stored.tags)
+            there = _manifests_of(await self.restic.snapshots(run, repository))
             # Before anything older is removed. restic reports the beginning of the id.
             if not any(each.snapshot.startswith(snapshot) for each in there):
                 raise unavailable(
                     "The manifest was written, but is not at the target.", hint="Check the disk of the target."
                 )
-            if superfluous := _superfluous([each for each in there if each.server == kept.server], kept.key):
+            if superfluous := _superfluous([each for each in there if each.server == stored.server], stored.key):
                 await self.restic.forget(run, repository, superfluous)
 
     async def read(self, target: TargetRow, snapshot: str) -> bytes:
@@ -195,7 +195,7 @@ class Remote:
             return []
 
 
-def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
+def _manifests_of(snapshots: Sequence[Snapshot]) -> list[StoredManifest]:
     found = []
     for snapshot in snapshots:
         said = {
@@ -206,7 +206,7 @@ def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
             continue  # Not written by a panel.
         try:
             found.append(
-                Kept(
+                StoredManifest(
                     snapshot=snapshot.id,
                     server=UUID(said[_SERVER]),
                     hostname=said[_HOST],
@@ -220,7 +220,7 @@ def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
     return sorted(found, key=lambda kept: kept.taken_at, reverse=True)
 
 
-def _superfluous(there: Sequence[Kept], key: str) -> list[str]:
+def _superfluous(there: Sequence[StoredManifest], key: str) -> list[str]:
     """Which of one server's manifests may be removed. `there`: the newest first."""
     # A rotated key is lost, or somebody else has it: the manifests that it opens go at once, and do not pile up.
     with_key = [kept for kept in there if kept.key == key]

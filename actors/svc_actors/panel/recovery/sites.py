@@ -208,7 +208,7 @@ class SitesRecovery:
     ) -> UUID:
         tools, restic, program = self.tools, self.tools.restic, run.program
         await require_mounted(tools.database, target)
-        local = await tools.local(run, repository, made=True)
+        local = await tools.local(run, repository, create=True)
         remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
         # restic takes credentials from the environment of the destination repository only; here the source needs them.
         reaching = Repository(local.location, local.password_file, remote.options, remote.environment)

@@ -15,7 +15,7 @@ import trio
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob
-from svc_actors.panel.recovery.discovery import Opened, open_kept
+from svc_actors.panel.recovery.discovery import Opened, open_manifest
 from svc_actors.panel.recovery.records import read_order, remove_order
 from svc_actors.panel.recovery.remote import Remote
 from svc_actors.panel.recovery.staged import Order, Staged
@@ -56,10 +56,12 @@ class RecoveryRun:
             raise not_found("The order no longer exists; nothing was changed.")
         target = await TargetRow.read(self.database, order.target_id)
         await require_mounted(self.database, target)
-        kept = next((each for each in await self.remote.found(target) if each.snapshot == order.snapshot), None)
+        kept = next(
+            (each for each in await self.remote.list_manifests(target) if each.snapshot == order.snapshot), None
+        )
         if kept is None:
             raise not_found("The manifest is no longer at the target; nothing was changed.")
-        opened = await open_kept(self.remote, target, kept, order.recovery_key(self.remote.sealer))
+        opened = await open_manifest(self.remote, target, kept, order.recovery_key(self.remote.sealer))
         # In memory between the steps: it holds every secret of a server, and a core that restarts fails the job anyway.
         self._opened[run.id] = target, opened
         manifest = opened.manifest

@@ -38,7 +38,7 @@ from svc_actors.panel.recovery.records import (
     write_manifest,
     write_manifest_error,
 )
-from svc_actors.panel.recovery.remote import Kept, Remote
+from svc_actors.panel.recovery.remote import Remote, StoredManifest
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, DumpError, Transaction
 from svc_common.errors import ServiceError, conflict
@@ -139,7 +139,9 @@ class Manifests:
             for target in targets:
                 # One dump for all, sealed for each: a manifest says itself which target it was written to.
                 own = manifest.model_copy(update={"target_id": target.id})
-                kept = Kept("", own.install_id, own.hostname, own.taken_at, fingerprint_of(data_key), target.id)
+                kept = StoredManifest(
+                    "", own.install_id, own.hostname, own.taken_at, fingerprint_of(data_key), target.id
+                )
                 try:
                     await require_mounted(self.database, target)
                     sealed = await trio.to_thread.run_sync(sealed_manifest, own, dump, data_key, key.wrapped)

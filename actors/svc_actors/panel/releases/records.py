@@ -89,14 +89,14 @@ async def write_refused(tx: Transaction, *, job_id: int, reason: str | None) -> 
 
 
 async def write_outcome(
-    tx: Transaction, *, job_id: int, kept: bool, reason: str | None, silent: tuple[str, ...]
+    tx: Transaction, *, job_id: int, retained: bool, reason: str | None, silent: tuple[str, ...]
 ) -> ReleaseRun | None:
     """Returns the run that this ends; None if it had ended before, or does not exist."""
     row = await tx.fetchrow(
         """UPDATE release_runs SET state = $2, reason = $3, silent = $4, ended_at = now()
            WHERE job_id = $1 AND state IN ('preparing', 'trial') RETURNING *""",
         job_id,
-        RunState.KEPT if kept else RunState.RETURNED,
+        RunState.KEPT if retained else RunState.RETURNED,
         reason,
         list(silent),
     )

@@ -34,7 +34,7 @@ class ReleaseWatch:
     own: OwnRelease | None
     offered: bool
 
-    async def begin(self) -> None:
+    async def withdraw_stale_order(self) -> None:
         """Call it before any job starts: withdraw an order of an earlier core that no program has taken."""
         if self.own is not None and self.own.releases.trial() is None:
             self.own.releases.withdraw()
@@ -75,7 +75,9 @@ class ReleaseWatch:
 
 
 async def _written(tx: Transaction, outcome: Outcome) -> None:
-    run = await write_outcome(tx, job_id=outcome.job, kept=outcome.kept, reason=outcome.reason, silent=outcome.silent)
+    run = await write_outcome(
+        tx, job_id=outcome.job, retained=outcome.kept, reason=outcome.reason, silent=outcome.silent
+    )
     if run is None:
         return
     target = Target("release", run.release, run.version)

@@ -180,9 +180,9 @@ class ReleaseWork:
         await run.program(command, seconds=_CHECK_SECONDS, environment=settings)
 
     def step(self, name: str) -> StepWork | None:
-        return {"try": self.begin_trial}.get(name)
+        return {"try": self.start_trial}.get(name)
 
-    async def begin_trial(self, run: JobRun) -> None:
+    async def start_trial(self, run: JobRun) -> None:
         own = _require(self.own)
         _, release = await self._chosen(own)
         await require_on(self.database)

@@ -32,7 +32,7 @@ from svc_actors.panel.sites.states import move as site_move
 from svc_actors.panel.staging.records import Baseline, pair_of, read_staging, write_copied, write_move
 from svc_actors.panel.staging.selection import is_copied
 from svc_actors.panel.staging.states import StagingEnd
-from svc_actors.panel.staging.tools import Tools, told
+from svc_actors.panel.staging.tools import Tools, translate_errors
 from svc_actors.panel.wordpress.database import LABEL
 from svc_actors.panel.wordpress.records import write_installed
 from svc_actors.runtime import DeliveryError
@@ -111,7 +111,7 @@ class StagingCopy:
             at = await self._tools.configured(live)
             folder, server = self._tools.folder(run.id), self._tools.server
             dump, rewritten = folder / "live.sql.gz", folder / "copy.sql.gz"
-            with told():
+            with translate_errors():
                 await server.dump(DatabaseName(at.database), dump, run.program)
             # Every name of the site: pages may contain links with an alias of it.
             hosts = dict.fromkeys(await self._names(live), copy.domain)
@@ -124,7 +124,7 @@ class StagingCopy:
             if row is None:
                 raise conflict(f"The database {name} of the copy no longer exists.", hint="Refresh the copy.")
             await self._tools.databases.empty(row["id"])
-            with told():
+            with translate_errors():
                 await server.load(name, rewritten, copy.account, run.program)
             await run.log(f"{name} has what {at.database} has, with addresses of {copy.domain}.")
 
@@ -134,7 +134,7 @@ class StagingCopy:
             folder = self._tools.folder(run.id)
             # A new password: the former one is stored nowhere but in the copy's old wp-config.php.
             database = await self._make_database(copy)
-            with told():
+            with translate_errors():
                 text = await self._tools.wordpress.configuration_of_copy(live.account, copy.domain, database)
             await trio.to_thread.run_sync(_place, folder, text, copy.account.uid)
             home = self._tools.home(copy)

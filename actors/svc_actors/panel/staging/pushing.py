@@ -39,7 +39,7 @@ from svc_actors.panel.staging import selection
 from svc_actors.panel.staging.records import StagingRow, pair_of, read_staging, write_move, write_pushed
 from svc_actors.panel.staging.selection import Choice, Seen
 from svc_actors.panel.staging.states import StagingEnd
-from svc_actors.panel.staging.tools import Tools, told
+from svc_actors.panel.staging.tools import Tools, translate_errors
 from svc_actors.panel.staging.undoing import JOURNAL, Undoing, new_database, old_database, top_of
 from svc_actors.panel.wordpress.records import wordpress_site
 from svc_actors.runtime import DeliveryError
@@ -85,7 +85,7 @@ async def order_push(tx: Transaction, live: SiteRow, chosen: Choice, *, accept_d
 
 
 @dataclass(frozen=True)
-class Looked:
+class PushPreview:
     """What a push would do now. `at` and `copied`: database and prefix of the live site, and of the copy."""
 
     at: Configured
@@ -95,22 +95,22 @@ class Looked:
     tables: list[selection.Part]
 
 
-async def look(tools: Tools, live: SiteRow, copy: SiteRow, found: StagingRow) -> Looked:
+async def preview_push(tools: Tools, live: SiteRow, copy: SiteRow, staging: StagingRow) -> PushPreview:
     """Raises `conflict` if the wp-config.php of either site makes a push impossible."""
     # Asked each time: the customer may have changed either file since.
     at, copied = await tools.configured(live), await tools.configured(copy)
     if at.prefix != copied.prefix:
         raise conflict(f"The tables of {live.domain} start with {at.prefix}, those of the copy with {copied.prefix}.")
     seen = await tools.seen(live, copy, at, copied)
-    return Looked(at, copied, seen, selection.files(seen, found.copied), selection.tables(seen, found.copied))
+    return PushPreview(at, copied, seen, selection.files(seen, staging.copied), selection.tables(seen, staging.copied))
 
 
-def refuse(looked: Looked, chosen: Choice, *, accept_drift: bool) -> tuple[list[str], list[str]]:
+def refuse(preview: PushPreview, chosen: Choice, *, accept_drift: bool) -> tuple[list[str], list[str]]:
     """The files and tables to push. Raises `invalid` and `conflict`."""
-    files, tables = chosen.of_files(looked.files), chosen.of_tables(looked.tables)
+    files, tables = chosen.of_files(preview.files), chosen.of_tables(preview.tables)
     if not files and not tables:
         raise conflict("There is nothing that can be pushed; nothing was pushed.")
-    changed = selection.drift(looked.files, files) + selection.drift(looked.tables, tables)
+    changed = selection.drift(preview.files, files) + selection.drift(preview.tables, tables)
     if changed and not accept_drift:
         named = ", ".join(changed[:10]) + (f" and {len(changed) - 10} more" if len(changed) > 10 else "")
         raise conflict(
@@ -132,9 +132,9 @@ class StagingPush:
     async def compare(self, run: JobRun) -> None:
         # Before the backup, which may take long: what can be refused is refused at once.
         live, copy, found = await self._pair(run)
-        looked = await look(self._tools, live, copy, found)
-        files, tables = refuse(looked, _choice(run), accept_drift=run.parameters["accept_drift"])
-        await self._tools.require_room(copy, files, looked.copied.database)
+        preview = await preview_push(self._tools, live, copy, found)
+        files, tables = refuse(preview, _choice(run), accept_drift=run.parameters["accept_drift"])
+        await self._tools.require_room(copy, files, preview.copied.database)
         await run.log(f"Files: {', '.join(files) or 'none'}", f"Tables: {', '.join(tables) or 'none'}")
 
     async def back_up(self, run: JobRun) -> None:
@@ -145,12 +145,12 @@ class StagingPush:
         async with self._undoing.unless_done(run.id):
             live, copy, found = await self._pair(run)
             folder = await self._tools.make_folder(run.id)
-            looked = await look(self._tools, live, copy, found)
-            files, tables = refuse(looked, _choice(run), accept_drift=run.parameters["accept_drift"])
+            preview = await preview_push(self._tools, live, copy, found)
+            files, tables = refuse(preview, _choice(run), accept_drift=run.parameters["accept_drift"])
             # The choice is fixed here: the later steps prepare and swap the same, whatever comes to either site.
             chosen = {"files": files, "tables": tables}
             await trio.to_thread.run_sync((folder / "chosen.json").write_text, json.dumps(chosen))
-            there = [entry for entry in files if entry in looked.seen.copied_files]
+            there = [entry for entry in files if entry in preview.seen.copied_files]
             await self._tools.copy_files(run, copy, live, there, folder / "new")
             if selection.UPLOADS in files:
                 # Uploads that the live site got since the copy stay, and those changed there later than in the copy.
@@ -167,7 +167,7 @@ class StagingPush:
             folder, server, new = self._tools.folder(run.id), self._tools.server, new_database(run.id)
             dump, rewritten = folder / "copy.sql.gz", folder / "live.sql.gz"
             homes = (str(self._tools.home(copy)), str(self._tools.home(live)))
-            with told():
+            with translate_errors():
                 await self._tools.tables.dump(DatabaseName(copied.database), tables, dump, run.program)
                 await self._tools.rewrite(run, dump, rewritten, await self._hosts(live, copy), homes)
                 for name in (new, old_database(run.id)):
@@ -180,16 +180,16 @@ class StagingPush:
         async with self._undoing.unless_done(run.id):
             live, copy, found = await self._pair(run)
             files, tables = self._chosen(run)
-            looked = await look(self._tools, live, copy, found)
+            preview = await preview_push(self._tools, live, copy, found)
             # Again, since the backup and the load of the tables may have taken long.
-            refuse(looked, Choice(files or None, tables or None), accept_drift=run.parameters["accept_drift"])
+            refuse(preview, Choice(files or None, tables or None), accept_drift=run.parameters["accept_drift"])
             # A site that was broken before may be repaired by a push, so only a change for the worse undoes it.
             before = await self._status(live)
-            folder, database = self._tools.folder(run.id), DatabaseName(looked.at.database)
+            folder, database = self._tools.folder(run.id), DatabaseName(preview.at.database)
             # Killed before the journal: nothing of the site was moved. After it: `settle` asks the database and the
             # journals of the exchanges how far it came.
             await trio.to_thread.run_sync(partial(_write_journal, folder, live, database, tables))
-            await self._swap_tables(run, looked, files, tables)
+            await self._swap_tables(run, preview, files, tables)
             for below in ("", trees.CONTENT):
                 await trio.to_thread.run_sync(partial(self._exchange, folder, live, below, files))
             await self._restart(live)
@@ -204,7 +204,7 @@ class StagingPush:
                         hint="The error log of the site may say why. Fix the copy, then push it again.",
                     )
                 await run.log(f"The site answers {after or 'nothing'}, as before.")
-            facts = await self._tools.facts(looked.at.database, looked.at.prefix, tables)
+            facts = await self._tools.facts(preview.at.database, preview.at.prefix, tables)
             base = found.copied.with_pushed(facts, await self._tools.digests(live, files))
             # One transaction, and nothing after it within the block: what is recorded is no longer undone.
             await run.transact(partial(write_pushed, site_id=live.id, job_id=run.id, copied=base))
@@ -228,20 +228,22 @@ class StagingPush:
         end = StagingEnd.INTERRUPTED if left else StagingEnd.UNDONE
         await write_move(tx, live, end, reason=f"The last push was not done: {why}")
 
-    async def _swap_tables(self, run: JobRun, looked: Looked, files: Sequence[str], tables: Sequence[str]) -> None:
+    async def _swap_tables(
+        self, run: JobRun, preview: PushPreview, files: Sequence[str], tables: Sequence[str]
+    ) -> None:
         if not tables:
             return
-        live, new, old = DatabaseName(looked.at.database), new_database(run.id), old_database(run.id)
-        options = f"{looked.at.prefix}{selection.OPTIONS}"
-        with told():
+        live, new, old = DatabaseName(preview.at.database), new_database(run.id), old_database(run.id)
+        options = f"{preview.at.prefix}{selection.OPTIONS}"
+        with translate_errors():
             if options in tables:
                 await self._tools.tables.keep_options(new, live, options, selection.kept_options(files))
             await self._tools.tables.swap(live, new, old, tables)
         if run.parameters["accept_drift"]:
             return
         # A visitor's row that came between the last look and the swap is in the table that went aside.
-        moved = await self._tools.facts(old, looked.at.prefix, tables)
-        changed = [name for name in moved if moved[name] != looked.seen.live_tables.get(name)]
+        moved = await self._tools.facts(old, preview.at.prefix, tables)
+        changed = [name for name in moved if moved[name] != preview.seen.live_tables.get(name)]
         if changed:
             raise conflict(
                 f"The live site was changed while it was pushed: {', '.join(changed)}; it was restored.",
@@ -276,7 +278,7 @@ class StagingPush:
         """Empties the caches of WordPress. A plugin that fails here is no reason to undo a push: how the site answers
         decides."""
         try:
-            with told():
+            with translate_errors():
                 await self._tools.wordpress.flush(wordpress_site(live))
         except ServiceError as error:
             await run.log(f"The caches of WordPress were not emptied: {error.message}")

@@ -71,7 +71,7 @@ class Tools:
 
     async def configured(self, site: SiteRow) -> Configured:
         """The database and prefix of the site. Raises `conflict` if the database is not its own."""
-        with told():
+        with translate_errors():
             found = await self.wordpress.configured(site.account)
         # wp-config.php is the customer's text. Without this it could name another site's database, and the job, which
         # may work as the owner of any, would copy it.
@@ -94,14 +94,14 @@ class Tools:
     async def facts(self, database: str, prefix: str, tables: Collection[str] | None = None) -> dict[str, str]:
         """Facts of all tables of the site, or of these."""
         name = DatabaseName(database)
-        with told():
+        with translate_errors():
             wanted = await self.tables.names(name) if tables is None else tables
             wanted = [table for table in wanted if table.startswith(prefix)]
             return await self.tables.facts(name, wanted, options=f"{prefix}{OPTIONS}", volatile=VOLATILE)
 
     async def seen(self, live: SiteRow, copy: SiteRow, at: Configured, copied: Configured) -> Seen:
         """Both sites as they are now."""
-        with told():
+        with translate_errors():
             posts = f"{at.prefix}{POSTS}"
             there = await self.tables.names(DatabaseName(at.database))
             types = (
@@ -176,7 +176,7 @@ class Tools:
         """Raises `capacity` if the disk has no room for a copy of this site's entries and database."""
         with _followed():
             needed = await trio.to_thread.run_sync(trees.sizes, self.home(site), site.account.uid, entries)
-        with told():
+        with translate_errors():
             # Twice: the database is loaded, and its dump and the rewritten one (both compressed) lie next to it.
             needed += 2 * (await self.server.sizes([DatabaseName(database)])).get(DatabaseName(database), 0)
         space = os.statvfs(self.folders.data)
@@ -189,7 +189,7 @@ class Tools:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Errors of the site's programs and of its database server become `unavailable`."""
     try:
         yield

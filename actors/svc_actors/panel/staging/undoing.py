@@ -41,7 +41,7 @@ from svc_actors.panel.staging.records import (
 )
 from svc_actors.panel.staging.selection import UPLOADS
 from svc_actors.panel.staging.states import StagingEnd, StagingStatus
-from svc_actors.panel.staging.tools import FOLDER, Tools, told
+from svc_actors.panel.staging.tools import FOLDER, Tools, translate_errors
 from svc_actors.store import Transaction, service_itself
 from svc_common.errors import ServiceError, unavailable
 from svc_webhost.databases import DatabaseName
@@ -120,7 +120,7 @@ class Undoing:
             # The record decides, and not the end of the job: a commit whose answer was lost counts.
             if not await was_pushed(tools.database, job_id):
                 if journal["tables"]:
-                    with told():
+                    with translate_errors():
                         await tools.server.ensure()
                         live = DatabaseName(journal["database"])
                         undone = await tools.tables.swap_back(live, new, old, journal["tables"])
@@ -175,7 +175,7 @@ class Undoing:
         server = self._tools.server
         if not server.exists:
             return
-        with told():
+        with translate_errors():
             await server.ensure()
             there = await server.databases()
             for name in {new_database(job_id), old_database(job_id)} & there:

@@ -68,13 +68,13 @@ async def enqueue_look(tx: Transaction, *, daily: bool = False) -> Job:
     return await enqueue(tx, NewJob(LOOK, title, JobClass.SYSTEM, ("look",), parameters={"daily": daily}))
 
 
-async def enqueue_install(tx: Transaction, wanted: Wanted, *, daily: bool = False) -> Job:
+async def enqueue_install(tx: Transaction, scope: Wanted, *, daily: bool = False) -> Job:
     """`daily`: not ordered by a person. Raises `conflict` if updates are off, or a job of this kind has not ended."""
     await require_on(tx)
     if (other := await under_way(tx)) is not None:
         raise conflict("Updates are being installed already.", hint=f"Follow their job, {other}.")
-    title = "Install security updates" if wanted is Wanted.SECURITY else "Install updates"
-    parameters = {"wanted": wanted.value, "daily": daily}
+    title = "Install security updates" if scope is Wanted.SECURITY else "Install updates"
+    parameters = {"wanted": scope.value, "daily": daily}
     return await enqueue(tx, NewJob(INSTALL, title, JobClass.SYSTEM, STEPS, parameters=parameters))
 
 
@@ -90,8 +90,8 @@ async def require_on(queryable: Queryable) -> None:
         raise conflict("Updates are off; nothing was changed.", hint="svc update configure --mode manual")
 
 
-def chosen(updates: Sequence[PackageUpdate], wanted: Wanted) -> list[PackageUpdate]:
-    return [each for each in updates if not each.held and (each.security or wanted is Wanted.ALL)]
+def chosen(updates: Sequence[PackageUpdate], scope: Wanted) -> list[PackageUpdate]:
+    return [each for each in updates if not each.held and (each.security or scope is Wanted.ALL)]
 
 
 @dataclass(frozen=True)

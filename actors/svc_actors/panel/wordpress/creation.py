@@ -53,7 +53,7 @@ MakeDatabase = Callable[[SiteRow], Awaitable[SiteDatabase]]
 """Creates the site's database if needed, with a new password of its user. Raises ServiceError."""
 
 
-async def begin(tx: Transaction, site: SiteRow, order: WordPressOrder) -> Job:
+async def start_creation(tx: Transaction, site: SiteRow, order: WordPressOrder) -> Job:
     """Order the creation of a WordPress in a site that is being created. Raises `conflict` if the owner's plan allows
     no further database."""
     ordered = await read_wordpress(tx, site.id)
