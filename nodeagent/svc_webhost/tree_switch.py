@@ -35,12 +35,12 @@ class _Move:
     old: int | None
 
 
-def switch(home: Path, uid: int, staging: Path, new: Path, kept: Collection[str]) -> None:
-    """Move the content of `new` into `home`, and the previous content to `staging`/old. `kept` are names in the home
+def switch(home: Path, uid: int, staging: Path, new: Path, exclude: Collection[str]) -> None:
+    """Move the content of `new` into `home`, and the previous content to `staging`/old. `exclude` are names in the home
     that stay as they are. Raises OSError; then everything is as it was."""
     (staging / OLD).mkdir(mode=0o700)
     with _folder(home, uid) as target, _folder(new) as source, _folder(staging / OLD) as old:
-        names = sorted({*os.listdir(source), *os.listdir(target)} - set(kept))
+        names = sorted({*os.listdir(source), *os.listdir(target)} - set(exclude))
         moves = [_Move(name, _inode(source, name), _inode(target, name)) for name in names]
         journal = {"home": str(home), "new": str(new), "uid": uid, "moves": [vars(move) for move in moves]}
         written = staging / f"{JOURNAL}.new"

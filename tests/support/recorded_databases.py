@@ -136,7 +136,7 @@ class RecordedDatabases:
             content = (source if isinstance(source, Path) else source.root / source.path).read_bytes()
             content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
             for line in content.splitlines(keepends=True):
-                look.feed(line, begins=True)
+                look.feed(line, at_line_start=True)
             look.finish()
         except (NoDumpError, EOFError, OSError) as error:
             await run(("/bin/sh", "-c", 'printf "%s\\n" "$1"; exit 3', "look", str(error)), seconds=10)

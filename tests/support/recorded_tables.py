@@ -57,9 +57,9 @@ class RecordedTables:
         held = self.of(database)
         file.write_bytes(gzip.compress(_text({name: held[name] for name in tables}).encode(), mtime=0))
 
-    async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, kept: Sequence[str]) -> None:
+    async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, patterns: Sequence[str]) -> None:
         await self.before("keep_options")
-        self.kept.append(kept)
+        self.kept.append(patterns)
 
     async def swap(self, live: DatabaseName, new: DatabaseName, old: DatabaseName, tables: Collection[str]) -> None:
         await self.before("swap")

@@ -53,13 +53,13 @@ class RecordedWordPress:
         await self.before("place_files")
         self.files[account.name] = locale
 
-    async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
+    async def install(self, account: SiteAccount, limits: Limits, installation: Installation) -> str:
         self.limits[account.name, "install"] = limits
         self.attempts += 1
         await self.before("install")
         assert account.name in self.files, "the files come before what they install"
-        self.installed[account.name] = wanted
-        self.passwords[account.name, wanted.login] = wanted.password
+        self.installed[account.name] = installation
+        self.passwords[account.name, installation.login] = installation.password
         return "6.1.9"
 
     async def look(self, site: WordPressSite) -> WordPressState:
@@ -97,10 +97,10 @@ class RecordedWordPress:
         self._known(account, login)
         self.passwords[account.name, login] = password
 
-    async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
+    async def hand_over(self, site: WordPressSite, handover: Handover) -> int:
         account = self._asked(site, "hand_over")
         await self.before("hand_over")
-        self.handed_over.append((account.name, wanted))
+        self.handed_over.append((account.name, handover))
         self.passwords = {key: "" if key[0] == account.name else known for key, known in self.passwords.items()}
         return 1
 

@@ -168,7 +168,7 @@ def extensions(text: str) -> object:
 def names(text: str) -> object:
     paths = text.split("\n")
     return [
-        (reading.nested(path), reading.wanted(path), reading.marked(path), plesk.WANTED.fullmatch(path))
+        (reading.nested(path), reading.needs_content(path), reading.marked(path), plesk.WANTED.fullmatch(path))
         for path in paths
     ]
 

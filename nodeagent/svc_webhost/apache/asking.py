@@ -26,22 +26,22 @@ class PasswordAsked:
 def password_asked(sections: tuple[Section, ...], lines: Lines) -> PasswordAsked:
     """The password protection that the lines in these sections configure. Raises `NoPasswordsError` if they require
     something else than the password of a login, or not for the whole folder."""
-    beside = lines.beside(sections)
-    if beside and narrowing(beside[0]):
+    siblings = lines.directly_in(sections)
+    if siblings and narrowing(siblings[0]):
         raise NoPasswordsError("a password is asked for by a part of the folder alone")
     asking = lines.once("asking", lambda: {each.sections for each in lines if each.name in ASKING})
     if not asking <= {sections}:
         raise NoPasswordsError("several sections of the file say how a password is asked for")
-    ways = {each.arguments[0].lower() if each.arguments else "" for each in beside if each.name == "authtype"}
+    ways = {each.arguments[0].lower() if each.arguments else "" for each in siblings if each.name == "authtype"}
     if ways != {"basic"}:
         raise NoPasswordsError(f"a password is asked for by AuthType {' and '.join(sorted(ways)) or 'of another file'}")
-    for each in beside:
+    for each in siblings:
         if each.name.startswith("auth") and not _is_known(each):
             raise NoPasswordsError(f"logins come from elsewhere than a file of them: {each.text}"[:200])
-    files = [each.arguments for each in beside if each.name == "authuserfile"]
+    files = [each.arguments for each in siblings if each.name == "authuserfile"]
     if not files or len(files[-1]) != 1:
         raise NoPasswordsError("it lacks an AuthUserFile that names the file of the passwords")
-    return PasswordAsked(files[-1][0], _users(beside))
+    return PasswordAsked(files[-1][0], _users(siblings))
 
 
 def _is_known(directive: Directive) -> bool:
@@ -53,11 +53,11 @@ def _is_known(directive: Directive) -> bool:
     return directive.name in _KNOWN
 
 
-def _users(beside: Sequence[Directive]) -> frozenset[str] | None:
+def _users(siblings: Sequence[Directive]) -> frozenset[str] | None:
     """Each `Require` admits further users."""
     users: set[str] = set()
     everybody = asked = False
-    for each in beside:
+    for each in siblings:
         if each.name not in _SAYS_WHO:
             continue
         if each.name != "require":

@@ -131,7 +131,7 @@ class Lines:
         """The sections with lines in them; () is the top level."""
         return self._beside.keys()
 
-    def beside(self, sections: tuple[Section, ...]) -> Sequence[Directive]:
+    def directly_in(self, sections: tuple[Section, ...]) -> Sequence[Directive]:
         """The lines directly in these sections."""
         return self._beside.get(sections, ())
 

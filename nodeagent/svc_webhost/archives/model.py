@@ -163,28 +163,28 @@ class Account:
             self.left.append(Left(kind, name[:200], reason))
 
 
-def account_of(told: Mapping[str, Any]) -> Account:
+def account_of(data: Mapping[str, Any]) -> Account:
     """The account that `record` returned. Raises ValueError, KeyError and TypeError for anything else."""
     return Account(
-        format=Format(told["format"]),
-        sites=[FoundSite(**each) for each in told["sites"]],
-        databases=[FoundDatabase(**each) for each in told["databases"]],
+        format=Format(data["format"]),
+        sites=[FoundSite(**each) for each in data["sites"]],
+        databases=[FoundDatabase(**each) for each in data["databases"]],
         zones=[
             FoundZone(
                 zone["name"],
                 [FoundRecord(**each) for each in zone["records"]],
                 [(str(name), str(reason)) for name, reason in zone["left"]],
             )
-            for zone in told["zones"]
+            for zone in data["zones"]
         ],
-        certificates=[FoundCertificate(**each) for each in told["certificates"]],
+        certificates=[FoundCertificate(**each) for each in data["certificates"]],
         # Accounts read by an earlier release do not have them.
         passwords=[
             FoundPasswords(**{**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
-            for each in told.get("passwords", ())
+            for each in data.get("passwords", ())
         ],
-        tasks=[FoundTask(**each) for each in told["tasks"]],
-        left=[Left(Kind(each["kind"]), each["name"], each["reason"]) for each in told["left"]],
+        tasks=[FoundTask(**each) for each in data["tasks"]],
+        left=[Left(Kind(each["kind"]), each["name"], each["reason"]) for each in data["left"]],
     )
 
 

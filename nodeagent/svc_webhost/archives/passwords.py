@@ -44,7 +44,7 @@ class Sought:
     asked: PasswordAsked | None
     problem: str | None
 
-    def found(self, contents: Mapping[str, bytes]) -> FoundPasswords:
+    def resolve(self, contents: Mapping[str, bytes]) -> FoundPasswords:
         """Resolve it with the contents of those files that are in the archive."""
         file = next((file for file in self.files if file in contents), None)
         found = FoundPasswords(self.site, self.path, self.named, file, problem=self.problem)

@@ -39,11 +39,11 @@ def placed_at(site: FoundSite, path: str) -> str | None:
     for folder in site.home:
         rest = below(folder, path)
         if rest is not None:
-            return f"{beside(folder)}/{rest}".rstrip("/")
+            return f"{name_in_site(folder)}/{rest}".rstrip("/")
     return None
 
 
-def beside(folder: str) -> str:
+def name_in_site(folder: str) -> str:
     """The name in the site of a folder of the home."""
     name = folder.rpartition("/")[2]
     return f"private/{name}" if name in _OWN and name != "private" else name

@@ -28,7 +28,7 @@ _WORDPRESS: Final = re.compile(r"(?:.*/)?wp-config\.php")
 _WORDPRESS_FILE: Final = re.compile(r"(?:.*/)?wp-load\.php")
 
 
-def wanted(path: str) -> bool:
+def needs_content(path: str) -> bool:
     """Whether a format reads the file's content."""
     return any(pattern.fullmatch(path) for pattern in _WANTED) or _WORDPRESS.fullmatch(path) is not None
 

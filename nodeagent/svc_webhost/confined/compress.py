@@ -18,7 +18,7 @@ from svc_webhost.confined import kernel
 from svc_webhost.confined.files import FILE_MODE, entry, finish, open_own, written
 from svc_webhost.confined.protocol import TEMPORARY, Compress, Failed, FileError
 from svc_webhost.confined.room import Room
-from svc_webhost.confined.tree import BLOCK, MAX_DEPTH, Tree, held, told
+from svc_webhost.confined.tree import BLOCK, MAX_DEPTH, Tree, held, translate_errors
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _EARLIEST_ZIP: Final = (1980, 1, 1, 0, 0, 0)
@@ -35,11 +35,11 @@ def compress(tree: Tree, request: Compress) -> dict[str, Any]:
     folder, name = tree.open_parent(request.to)
     with held(folder), written(tree, request.to) as (file, temporary, placed_as):
         bounded = _Bounded(os.dup(file), Room(temporary, request.most))
-        with told(request.to), io.BufferedWriter(bounded, BLOCK) as archive:
+        with translate_errors(request.to), io.BufferedWriter(bounded, BLOCK) as archive:
             pack_all(tree, request.paths, archive)
-        with told(request.to):
+        with translate_errors(request.to):
             finish(file, FILE_MODE)
-        with tree.changing, told(request.to):
+        with tree.changing, translate_errors(request.to):
             kernel.rename(temporary, placed_as, folder, name, replace=False)
         return entry(os.fsdecode(name), os.fstat(file), None)
 
@@ -109,7 +109,7 @@ def _walk_all(tree: Tree, paths: list[str], pack: Pack) -> None:
 def _walk(folder: int, name: bytes, stored_as: str, path: str, pack: Pack, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
-    with told(path):
+    with translate_errors(path):
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
             pack(stored_as, found, None, os.readlink(os.fsdecode(name), dir_fd=folder))

@@ -19,7 +19,7 @@ from svc_webhost.confined.archive_formats import MAX_TARGET, Kind, Member, membe
 from svc_webhost.confined.files import FOLDER_MODE, make_writable, write_all
 from svc_webhost.confined.protocol import TEMPORARY, Extract, Failed, FileError, PlaceImported
 from svc_webhost.confined.room import Room
-from svc_webhost.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, told
+from svc_webhost.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, translate_errors
 
 _MAX_LEVELS: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
@@ -32,11 +32,11 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
     archive: BinaryIO
     with os.fdopen(tree.open_file(request.path), "rb", buffering=1 << 20) as archive, tree.temporary() as temporary:
         staged = b"extract-" + secrets.token_hex(8).encode()
-        with told(request.to):
+        with translate_errors(request.to):
             os.mkdir(staged, FOLDER_MODE, dir_fd=temporary)
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
-                with told(request.to), understood():
+                with translate_errors(request.to), understood():
                     entries = unpack(folder, members(archive), Room(folder, request.most))
                 with tree.changing:
                     _place(tree, temporary, staged, folder, request)
@@ -174,14 +174,14 @@ def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extr
     """The unpacked folder becomes the folder `to`, or its entries are moved into an existing one."""
     if parts(request.to):
         above, name = tree.open_parent(request.to)
-        with held(above), told(request.to):
+        with held(above), translate_errors(request.to):
             try:
                 kernel.rename(temporary, staged, above, name, replace=False)
             except FileExistsError:
                 pass
             else:
                 return
-    with held(tree.open_folder(request.to)) as target, told(request.to):
+    with held(tree.open_folder(request.to)) as target, translate_errors(request.to):
         if not parts(request.to) and os.fsdecode(TEMPORARY) in os.listdir(folder):
             raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
         _merge(folder, target, request, "", _check)
@@ -194,7 +194,7 @@ def place_imported(tree: Tree, request: PlaceImported) -> dict[str, Any]:
     with (
         held(tree.open_folder(request.staged)) as staged,
         held(tree.open_folder("")) as root,
-        told("The site's folder"),
+        translate_errors("The site's folder"),
     ):
         if os.fsdecode(TEMPORARY) in os.listdir(staged):
             raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")

@@ -37,7 +37,7 @@ from svc_webhost.archives.fetched import named_passwords
 from svc_webhost.confined import other_host
 from svc_webhost.confined.other_host import FetchError, printable
 from svc_webhost.confined.sftp_client import EndedError, SftpClient
-from svc_webhost.confined.sftp_tree import Found, tree
+from svc_webhost.confined.sftp_tree import TreeEntry, tree
 
 KEY: Final = "key "
 _SAID: Final = f"{other_host.HOME}/said"
@@ -167,7 +167,7 @@ class _Coming:
         assert process.stdout is not None
         client = SftpClient(process.stdin.fileno(), process.stdout.fileno(), self._order["stalled"])
         try:
-            client.begin()
+            client.handshake()
             for folder in folders:
                 for found in tree(client, folder):
                     self._keep(found)
@@ -178,18 +178,18 @@ class _Coming:
             process.kill()
         self._tell_changes(self._shortened)
 
-    def _keep(self, found: Found) -> None:
-        header = found.told.tobuf(tarfile.GNU_FORMAT)
-        self._count(len(header) + found.told.size)
+    def _keep(self, found: TreeEntry) -> None:
+        header = found.header.tobuf(tarfile.GNU_FORMAT)
+        self._count(len(header) + found.header.size)
         begin = self._archive.tell()
         self._archive.write(header)
         size = sum(self._archive.write(block) for block in found.blocks)
         self._archive.write(b"\0" * (-size % _RECORD))
-        if size < found.told.size:
+        if size < found.header.size:
             self._shortened += 1
-            end, found.told.size = self._archive.tell(), size
+            end, found.header.size = self._archive.tell(), size
             self._archive.seek(begin)
-            self._archive.write(found.told.tobuf(tarfile.GNU_FORMAT))
+            self._archive.write(found.header.tobuf(tarfile.GNU_FORMAT))
             self._archive.seek(end)
 
     def take(self, command: str, given: bytes, what: str) -> None:

@@ -46,7 +46,7 @@ from svc_webhost.confined.tree import (
     parts,
     remove,
     set_mode,
-    told,
+    translate_errors,
 )
 
 FILE_MODE: Final = 0o644
@@ -62,20 +62,21 @@ _BOOLEANS: Final = ("false", "true")
 _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
-def entry(name: str, found: os.stat_result, target: str | None) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(_entry_text(name, found, target, os.geteuid()))
+def entry(name: str, status: os.stat_result, target: str | None) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(_entry_text(name, status, target, os.geteuid()))
     return described
 
 
-def _entry_text(name: str, found: os.stat_result, target: str | None, own_uid: int) -> str:
+def _entry_text(name: str, status: os.stat_result, target: str | None, own_uid: int) -> str:
     """JSON in the form of the API, so that a long list is not converted again: `modified_at` in seconds since 1970,
     `mode` octal. Bytes of a name that are not UTF-8 appear as U+FFFD, and `name_exact` is then false. It is assembled
     from strings: dictionaries for a thousand files, and encoding them, take more than twice as long."""
     shown = _shown(name)
     return (
-        f'{{"name":{_quoted(shown)},"kind":"{_KINDS.get(stat.S_IFMT(found.st_mode), "other")}","size":{found.st_size},'
-        f'"mode":"{stat.S_IMODE(found.st_mode):04o}","modified_at":{int(found.st_mtime)},'
-        f'"own":{_BOOLEANS[found.st_uid == own_uid]},'
+        f'{{"name":{_quoted(shown)},"kind":"{_KINDS.get(stat.S_IFMT(status.st_mode), "other")}",'
+        f'"size":{status.st_size},'
+        f'"mode":"{stat.S_IMODE(status.st_mode):04o}","modified_at":{int(status.st_mtime)},'
+        f'"own":{_BOOLEANS[status.st_uid == own_uid]},'
         f'"target":{"null" if target is None else _quoted(_shown(target))},"name_exact":{_BOOLEANS[shown == name]}}}'
     )
 
@@ -84,16 +85,16 @@ def _shown(name: str) -> str:
     return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def version(found: os.stat_result) -> str:
+def version(status: os.stat_result) -> str:
     """Changes whenever the content may have: it identifies the file and its last change."""
-    text = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+    text = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]:
     """The number of entries, and the requested ones as JSON."""
     own_uid = os.geteuid()
-    with held(tree.open_folder(request.path)) as folder, told(request.path):
+    with held(tree.open_folder(request.path)) as folder, translate_errors(request.path):
         with os.scandir(folder) as found:
             # By the first two alone: a name that is created anew meanwhile may come twice.
             ordered = sorted(
@@ -135,7 +136,7 @@ def show(tree: Tree, request: Stat) -> dict[str, Any]:
 
 
 def read(tree: Tree, request: Read) -> tuple[dict[str, Any], bytes]:
-    with held(tree.open_file(request.path)) as file, told(request.path):
+    with held(tree.open_file(request.path)) as file, translate_errors(request.path):
         found = os.fstat(file)
         data = os.pread(file, request.length, request.offset)
     return {"size": found.st_size, "version": version(found)}, data
@@ -145,7 +146,7 @@ def write(tree: Tree, request: Write, payload: bytes) -> dict[str, Any]:
     folder, name = tree.open_parent(request.path)
     with held(folder), written(tree, request.path) as (file, temporary, placed_as):
         mode = FILE_MODE
-        with told(request.path), suppress(FileNotFoundError):
+        with translate_errors(request.path), suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not request.replace:
                 raise FileError(Failed.EXISTS, f"There is something at {request.path} already.")
@@ -155,7 +156,7 @@ def write(tree: Tree, request: Write, payload: bytes) -> dict[str, Any]:
             mode = stat.S_IMODE(found.st_mode) & 0o777
         if request.expected is not None and _sha256_of(tree, request.path) != request.expected:
             raise FileError(Failed.CONFLICT, f"{request.path} was changed since it was read.")
-        with told(request.path):
+        with translate_errors(request.path):
             write_all(file, payload)
             finish(file, mode)
             kernel.rename(temporary, placed_as, folder, name, replace=request.replace)
@@ -194,7 +195,7 @@ def written(tree: Tree, path: str) -> Iterator[tuple[int, int, bytes]]:
     with tree.temporary() as temporary:
         name = b"write-" + secrets.token_hex(8).encode()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with told(path):
+        with translate_errors(path):
             descriptor = os.open(name, flags, 0o600, dir_fd=temporary)
         try:
             with held(descriptor):
@@ -216,7 +217,7 @@ def make_folder(tree: Tree, request: MakeFolder) -> dict[str, Any]:
 
 def _make_folder(tree: Tree, path: str) -> dict[str, Any]:
     folder, name = tree.open_parent(path)
-    with held(folder), told(path):
+    with held(folder), translate_errors(path):
         os.mkdir(name, FOLDER_MODE, dir_fd=folder)
         made = _entry_of(folder, os.fsdecode(name))
     if made is None:
@@ -246,7 +247,7 @@ def delete(tree: Tree, request: Delete) -> dict[str, Any]:
     finally:
         with tree.temporary() as temporary:
             for name in gone:
-                with told("what was deleted"):
+                with translate_errors("what was deleted"):
                     remove(temporary, name)
     return {"deleted": len(gone)}
 
@@ -265,7 +266,7 @@ def change_mode(tree: Tree, request: ChangeMode) -> dict[str, Any]:
     if request.mode & ~MODES:
         raise FileError(Failed.INVALID, "A mode sets neither the user nor the group.")
     folder, name = tree.open_parent(request.path)
-    with held(folder), told(request.path):
+    with held(folder), translate_errors(request.path):
         if is_foreign(os.stat(name, dir_fd=folder, follow_symlinks=False)):
             raise FileError(Failed.REFUSED, f"{request.path} is another name of a file that is not the site's own.")
         set_mode(folder, name, request.mode)
@@ -280,7 +281,7 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
             staged = b"copy-" + secrets.token_hex(8).encode()
             try:
                 _copy(source, name, temporary, staged, request.path, 0, Room(temporary, request.most))
-                with tree.changing, told(request.to):
+                with tree.changing, translate_errors(request.to):
                     kernel.rename(temporary, staged, target, new, replace=False)
             finally:
                 with suppress(OSError):
@@ -292,7 +293,7 @@ def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: i
     """Links are copied as links. Pipes, sockets and devices have no content, and end the copy."""
     if depth > MAX_DEPTH:
         raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
-    with told(path):
+    with translate_errors(path):
         found = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
@@ -315,7 +316,7 @@ def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: i
 
 def open_own(folder: int, name: bytes, path: str) -> int:
     """Open a regular file of the site's own in `folder`, without following links."""
-    with told(path):
+    with translate_errors(path):
         descriptor = kernel.open_beneath(folder, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=False)
     try:
         check_file(os.fstat(descriptor), path)
@@ -336,7 +337,7 @@ def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
         with suppress(FileError):  # The code below reports an obstacle.
             make_folder(tree, MakeFolder(above, parents=True))
     folder, placed_as = tree.open_parent(request.path)
-    with held(folder), tree.temporary() as temporary, told(request.path):
+    with held(folder), tree.temporary() as temporary, translate_errors(request.path):
         mode = make_writable(temporary, name)
         try:
             kernel.rename(temporary, name, folder, placed_as, replace=False)

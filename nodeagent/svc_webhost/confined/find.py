@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from svc_webhost.confined.protocol import TEMPORARY, FileError
-from svc_webhost.confined.tree import MAX_DEPTH, Tree, held, told
+from svc_webhost.confined.tree import MAX_DEPTH, Tree, held, translate_errors
 
 _MOST_SEEN = 500_000
 """Folders and files."""
@@ -19,7 +19,7 @@ _MOST_TOLD = 100 << 10
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """`texts`: path and start of each file, with U+FFFD for bytes that are not UTF-8. `complete` is False if a limit
     ended the search, or a file could not be read. `folders`: folders with files of the other names, and which; None if
     not all are known. `links`: links to folders of the tree, with their targets."""
@@ -30,7 +30,7 @@ class Found:
     links: list[tuple[str, str]]
 
 
-def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
+def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> SearchResult:
     """Find files called `name`, and folders with files of the names `also`. Links are not followed."""
     texts: list[tuple[str, str]] = []
     folders_with: dict[str, list[str]] = {}
@@ -38,7 +38,7 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
     places: dict[tuple[int, int], str] = {}
     seen = size = told_of = 0
     complete = True
-    with held(tree.open_folder("")) as top, told(""):
+    with held(tree.open_folder("")) as top, translate_errors(""):
         for folder, folders, files, here in os.fwalk(".", dir_fd=top, follow_symlinks=False):
             folders[:] = sorted(each for each in folders if os.fsencode(each) != TEMPORARY)
             seen += len(folders) + len(files)
@@ -72,12 +72,12 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
     few_links = sum(len(link) + len(place) for link, place in leading) <= _MOST_TOLD
     # Files in a linked folder cannot be assigned to the folder with the link.
     known = complete and not links and told_of <= _MOST_TOLD
-    return Found(texts, complete and few_links, folders_with if known else None, leading if few_links else [])
+    return SearchResult(texts, complete and few_links, folders_with if known else None, leading if few_links else [])
 
 
 def beginning(tree: Tree, path: str, length: int) -> bytes:
     """Raises `FileError`."""
-    with held(tree.open_file(path)) as file, told(path):
+    with held(tree.open_file(path)) as file, translate_errors(path):
         return os.pread(file, length, 0)
 
 

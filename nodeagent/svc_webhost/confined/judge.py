@@ -35,7 +35,7 @@ NAME: Final = ".htaccess"
 MOST_TEXT: Final = 256 << 10
 """Bytes of one file."""
 MOST_LINES: Final = 10_000
-"""Of a site: what is told of them is taken in by the core, which serves everybody."""
+"""Of a site. The core, which serves everybody, reads the verdicts about all of them."""
 _MOST_TOLD: Final = 4 << 20
 """Bytes of the answer."""
 _MOST_WISHES: Final = 1000

@@ -174,7 +174,7 @@ def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
         case Extract():
             return extract.extract(tree, request), b""
         case UploadOpen():
-            return uploads.begin(tree, request), b""
+            return uploads.open_upload(tree, request), b""
         case UploadWrite():
             return uploads.write_part(tree, request, payload), b""
         case UploadVerify():

@@ -73,7 +73,7 @@ class SftpClient:
         self._awaited: set[int] = set()
         self._unwanted: set[int] = set()
 
-    def begin(self) -> None:
+    def handshake(self) -> None:
         self._send(struct.pack(">BI", _INIT, _SPOKEN))
         kind, content = self._packet()
         if kind != _VERSION or _Reader(content).number() < _SPOKEN:

@@ -15,15 +15,15 @@ _MOST_WAITING: Final = 1_000_000
 """Folders known but not yet read: protects against a server that lists ever more of them."""
 
 
-class Found(NamedTuple):
+class TreeEntry(NamedTuple):
     """`size`: of its content. `blocks`: the content, which may be shorter if it was truncated meanwhile; take it before
     the next entry."""
 
-    told: tarfile.TarInfo
+    header: tarfile.TarInfo
     blocks: Iterator[bytes]
 
 
-def tree(client: SftpClient, folder: str) -> Iterator[Found]:
+def tree(client: SftpClient, folder: str) -> Iterator[TreeEntry]:
     """Its folders, files and links, by their paths there after a dot, as `tar -C / .FOLDER` names them; entries that
     vanish meanwhile are left out. Links are not followed. Raises FetchError for an unreadable entry."""
     path = os.fsencode(folder)
@@ -39,7 +39,7 @@ def tree(client: SftpClient, folder: str) -> Iterator[Found]:
             if refused.gone:
                 continue
             raise _unread(one.path, refused) from refused
-        yield Found(_told(one, tarfile.DIRTYPE), iter(()))
+        yield TreeEntry(_told(one, tarfile.DIRTYPE), iter(()))
         waiting += [entry for entry in entries if stat.S_ISDIR(entry.mode)]
         if len(waiting) > _MOST_WAITING:
             raise FetchError(f"{printable(folder)} has more than {_MOST_WAITING:,} folders.")
@@ -50,12 +50,12 @@ def tree(client: SftpClient, folder: str) -> Iterator[Found]:
             if not isinstance(content, RefusedError):
                 told = _told(entry, tarfile.REGTYPE)
                 told.size = entry.size
-                yield Found(told, _blocks(entry, content))
+                yield TreeEntry(told, _blocks(entry, content))
             elif not content.gone:
                 raise _unread(entry.path, content)
 
 
-def _link(client: SftpClient, entry: Entry) -> Iterator[Found]:
+def _link(client: SftpClient, entry: Entry) -> Iterator[TreeEntry]:
     try:
         target = client.target(entry.path)
     except RefusedError as refused:
@@ -64,7 +64,7 @@ def _link(client: SftpClient, entry: Entry) -> Iterator[Found]:
         raise _unread(entry.path, refused) from refused
     told = _told(entry, tarfile.SYMTYPE)
     told.linkname = os.fsdecode(target)
-    yield Found(told, iter(()))
+    yield TreeEntry(told, iter(()))
 
 
 def _blocks(entry: Entry, content: Iterator[bytes]) -> Iterator[bytes]:

@@ -124,7 +124,7 @@ def _look(order: dict[str, Any], file: int) -> int:
     try:
         with os.fdopen(file, "rb") as raw:
             for begins, piece in _lines(_unpacked(raw)):
-                look.feed(piece, begins=begins)
+                look.feed(piece, at_line_start=begins)
     except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
         raise RefusedError(f"The file cannot be read to its end: {error}") from error
     look.finish()

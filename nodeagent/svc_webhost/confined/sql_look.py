@@ -83,8 +83,8 @@ class SqlLook:
         self._in_comment = False
         self._has_statement = False
 
-    def feed(self, piece: bytes, *, begins: bool) -> None:
-        """`begins`: the piece starts a line. Raises NoDumpError."""
+    def feed(self, piece: bytes, *, at_line_start: bool) -> None:
+        """`at_line_start`: the piece starts a line. Raises NoDumpError."""
         if self.size == 0:
             if piece.startswith(_UTF_16):
                 raise NoDumpError("It is text in UTF-16, as PowerShell writes it: convert it to UTF-8 first.")
@@ -93,7 +93,7 @@ class SqlLook:
             raise NoDumpError("It holds bytes that no SQL has: it is text in UTF-16, or no text at all.")
         if not self._has_statement:
             self._find_statement(piece)
-        if begins:
+        if at_line_start:
             self._note(piece)
         self.size += len(piece)
 

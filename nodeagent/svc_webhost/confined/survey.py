@@ -110,7 +110,7 @@ def survey(archive: BinaryIO) -> Account:
     _name_links(account, gathered.links)
     sought = passwords.sought(found, account, gathered.links)
     contents = _contents(archive, {file for each in sought for file in each.files})
-    account.passwords = [each.found(contents) for each in sought]
+    account.passwords = [each.resolve(contents) for each in sought]
     return account
 
 
@@ -175,7 +175,7 @@ class _Gathered:
 
     def _content(self, path: str, member: Member) -> int:
         size, kept = 0, bytearray()
-        keep = reading.wanted(path)
+        keep = reading.needs_content(path)
         for block in member.content:
             size += len(block)
             if keep and len(kept) + len(block) <= _MOST_TEXT and self._texts + len(kept) + len(block) <= _MOST_TEXTS:

@@ -36,7 +36,7 @@ from svc_webhost.confined.layers import ZSTD, Content, Peeking, Zstd, entries
 from svc_webhost.confined.protocol import FileError
 from svc_webhost.confined.room import Room
 from svc_webhost.confined.survey import confine, shown
-from svc_webhost.confined.tree import Tree, held, parts, told
+from svc_webhost.confined.tree import Tree, held, parts, translate_errors
 
 TOOK: Final = "took "
 _REFUSED: Final = 3
@@ -135,9 +135,13 @@ def _into(tree: Tree, path: str, members: Iterator[Member]) -> int:
     """Nobody else passes through the folder, above all not the web server."""
     *above, name = parts(path)
     for depth in range(len(above)):
-        with told(path), suppress(FileExistsError), held(tree.open_folder(os.fsdecode(b"/".join(above[:depth])))) as at:
+        with (
+            translate_errors(path),
+            suppress(FileExistsError),
+            held(tree.open_folder(os.fsdecode(b"/".join(above[:depth])))) as at,
+        ):
             os.mkdir(above[depth], _CLOSED, dir_fd=at)
-    with told(path), held(tree.open_folder(os.fsdecode(b"/".join(above)))) as at:
+    with translate_errors(path), held(tree.open_folder(os.fsdecode(b"/".join(above)))) as at:
         os.mkdir(name, _CLOSED, dir_fd=at)
         with held(kernel.open_beneath(at, name, _FOLDER, follow=False)) as folder:
             return unpack(folder, members, Room(folder))

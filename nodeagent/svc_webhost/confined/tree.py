@@ -59,7 +59,7 @@ def failure_of(error: OSError, path: str) -> FileError:
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """An OSError about `path` becomes a `FileError` that names it."""
     try:
         yield
@@ -93,9 +93,9 @@ def parts(path: str) -> list[bytes]:
     return names
 
 
-def is_foreign(found: os.stat_result) -> bool:
+def is_foreign(status: os.stat_result) -> bool:
     """A hard link to another account's file. Through it, that file would be shown or changed in the site's name."""
-    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != os.geteuid()
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and status.st_uid != os.geteuid()
 
 
 class Tree:
@@ -105,7 +105,7 @@ class Tree:
         """Held while what others see of the site changes."""
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
-        with told(path):
+        with translate_errors(path):
             return kernel.open_beneath(self.root, b"/".join(parts(path)) or b".", flags, mode)
 
     def open_folder(self, path: str) -> int:
@@ -118,7 +118,7 @@ class Tree:
             raise FileError(Failed.INVALID, "The site's folder itself is not changed.")
         if names[0] == TEMPORARY:
             raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
-        with told(path):
+        with translate_errors(path):
             folder = kernel.open_beneath(self.root, b"/".join(names[:-1]) or b".", os.O_RDONLY | os.O_DIRECTORY)
         return folder, names[-1]
 
@@ -137,10 +137,10 @@ class Tree:
     @contextmanager
     def temporary(self) -> Iterator[int]:
         """The temporary folder, created if it does not exist."""
-        with told(""), suppress(FileExistsError):
+        with translate_errors(""), suppress(FileExistsError):
             os.mkdir(TEMPORARY, 0o700, dir_fd=self.root)
         # Without following: the customer may have put a link to another folder of the site in its place.
-        with told(os.fsdecode(TEMPORARY)):
+        with translate_errors(os.fsdecode(TEMPORARY)):
             folder = kernel.open_beneath(self.root, TEMPORARY, os.O_RDONLY | os.O_DIRECTORY, follow=False)
         with held(folder):
             yield folder
@@ -152,7 +152,7 @@ class Tree:
             target, new = self.open_parent(to)
             with held(target):
                 self._movable(source, old, path)
-                with told(to):
+                with translate_errors(to):
                     kernel.rename(source, old, target, new, replace=replace)
 
     def discard(self, path: str) -> bytes:
@@ -161,30 +161,30 @@ class Tree:
         with held(folder), self.temporary() as temporary:
             self._movable(folder, name, path)
             gone = b"gone-" + secrets.token_hex(8).encode()
-            with told(path):
+            with translate_errors(path):
                 kernel.rename(folder, name, temporary, gone, replace=False)
             return gone
 
     def remove_in_place(self, path: str) -> None:
         """Remove it where it is. Others see it half removed meanwhile."""
         folder, name = self.open_parent(path)
-        with held(folder), told(path):
+        with held(folder), translate_errors(path):
             remove(folder, name)
 
     def _movable(self, folder: int, name: bytes, path: str) -> None:
         """Makes the site's own folder writable: rename(2) to another parent changes its "..", which needs that."""
-        with told(path):
+        with translate_errors(path):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
                 set_mode(folder, name, stat.S_IMODE(found.st_mode) & 0o1777 | stat.S_IRWXU)
 
 
-def check_file(found: os.stat_result, path: str) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def check_file(status: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise FileError(Failed.CONFLICT, f"{path} is a folder.")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise FileError(Failed.CONFLICT, f"{path} is no file.")
-    if is_foreign(found):
+    if is_foreign(status):
         raise FileError(Failed.REFUSED, f"{path} is another name of a file that is not the site's own.")
 
 

@@ -20,7 +20,7 @@ from svc_webhost.confined.protocol import (
     UploadVerify,
     UploadWrite,
 )
-from svc_webhost.confined.tree import Tree, check_file, held, told
+from svc_webhost.confined.tree import Tree, check_file, held, translate_errors
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -32,7 +32,7 @@ def _name(upload: str) -> bytes:
 
 
 def _open(temporary: int, upload: str, flags: int) -> int:
-    with told("The upload"):
+    with translate_errors("The upload"):
         descriptor = kernel.open_beneath(temporary, _name(upload), flags | os.O_NONBLOCK, 0o600, follow=False)
     try:
         check_file(os.fstat(descriptor), "The upload")
@@ -42,7 +42,7 @@ def _open(temporary: int, upload: str, flags: int) -> int:
     return descriptor
 
 
-def begin(tree: Tree, request: UploadOpen) -> dict[str, Any]:
+def open_upload(tree: Tree, request: UploadOpen) -> dict[str, Any]:
     with tree.temporary() as temporary, held(_open(temporary, request.upload, os.O_RDWR | os.O_CREAT)):
         return {}
 
@@ -53,7 +53,7 @@ def write_part(tree: Tree, request: UploadWrite, payload: bytes) -> dict[str, An
     except ValueError:
         raise FileError(Failed.INVALID, "The part is not base64.") from None
     with tree.temporary() as temporary, held(_open(temporary, request.upload, os.O_RDWR)) as file:
-        with told("The upload"):
+        with translate_errors("The upload"):
             rest, offset = memoryview(part), request.offset
             while rest:
                 done = os.pwrite(file, rest, offset)
@@ -70,7 +70,7 @@ def verify(tree: Tree, request: UploadVerify) -> dict[str, Any]:
             if gone.code is not Failed.NOT_FOUND:
                 raise
             file, placed = tree.open_file(request.path), True
-        with held(file), told("The upload"):
+        with held(file), translate_errors("The upload"):
             if os.fstat(file).st_size != request.size or sha256_of(file) != request.sha256:
                 raise FileError(Failed.INVALID, "What was uploaded does not have this SHA-256; send it again.")
             os.fsync(file)
@@ -82,13 +82,13 @@ def place(tree: Tree, request: UploadPlace) -> dict[str, Any]:
     with held(folder), tree.temporary() as temporary:
         with held(_open(temporary, request.upload, os.O_RDWR)) as file:
             mode = FILE_MODE
-            with told(request.path), suppress(FileNotFoundError):
+            with translate_errors(request.path), suppress(FileNotFoundError):
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if not request.replace:
                     raise FileError(Failed.EXISTS, f"There is something at {request.path} already.")
                 check_file(found, request.path)
                 mode = stat.S_IMODE(found.st_mode) & 0o777
-            with told(request.path):
+            with translate_errors(request.path):
                 finish(file, mode)
                 kernel.rename(temporary, _name(request.upload), folder, name, replace=request.replace)
                 os.fsync(folder)

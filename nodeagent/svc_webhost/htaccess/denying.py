@@ -117,7 +117,7 @@ def _names(section: Section) -> list[str] | None:
 
 
 def _denies_everybody(sections: tuple[Section, ...], lines: Lines) -> bool:
-    return lines.once(("denies everybody", sections), lambda: _keep_everybody_out(lines.beside(sections)))
+    return lines.once(("denies everybody", sections), lambda: _keep_everybody_out(lines.directly_in(sections)))
 
 
 def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
@@ -146,7 +146,7 @@ def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
     def find() -> Set[tuple[str, ...]]:
         found = set()
         for sections in lines.places:
-            first = next((each for each in lines.beside(sections) if each.name in _SAYS_WHO), None)
+            first = next((each for each in lines.directly_in(sections) if each.name in _SAYS_WHO), None)
             if first is None or _is_skipped_today(first) or not _denies_everybody(sections, lines):
                 continue
             patterns = _of_section(first, situation)

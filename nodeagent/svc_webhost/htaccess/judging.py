@@ -204,7 +204,8 @@ def _access(directive: Directive, lines: Lines, situation: Situation) -> Opinion
 
 def _access_of(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     words = [
-        (each.name, tuple(argument.lower() for argument in each.arguments)) for each in lines.beside(directive.sections)
+        (each.name, tuple(argument.lower() for argument in each.arguments))
+        for each in lines.directly_in(directive.sections)
     ]
     opened = [word for word in words if word in (("require", ("all", "granted")), ("allow", ("from", "all")))]
     rules = [word for word in words if word[0] in ("require", "allow", "deny", "satisfy", "authtype")]

@@ -75,12 +75,12 @@ class Situation:
         around = self.protected.keys() & (self.within | {"/"})
         return self.protected[max(around, key=len)] if around else None
 
-    def has(self, wanted: Redirected) -> bool:
+    def has(self, redirect: Redirected) -> bool:
         """The site has the redirect. A redirect with everything below it includes that of the path itself."""
         # The last slash of a target is not compared: /new and /new/ are taken for one place.
-        place = (wanted.target.rstrip("/"), wanted.status)
-        exactly = (*place, wanted.below, wanted.path.rstrip("/")) in self._redirected
-        return exactly or (not wanted.below and (*place, wanted.path) in self._redirected_below)
+        place = (redirect.target.rstrip("/"), redirect.status)
+        exactly = (*place, redirect.below, redirect.path.rstrip("/")) in self._redirected
+        return exactly or (not redirect.below and (*place, redirect.path) in self._redirected_below)
 
     @cached_property
     def _redirected(self) -> frozenset[tuple[str, int, bool, str]]:

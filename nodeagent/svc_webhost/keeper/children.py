@@ -56,7 +56,7 @@ class Process(NamedTuple):
         return f"exit status {code}" if code >= 0 else f"signal {-code}"
 
 
-def begin(
+def start(
     definition: Definition, group: Group, listening: list[socket.socket], record: Callable[[Process], None]
 ) -> Process:
     """Start the program. `record` is called with the process before the program is executed. `RefusedError` if the
@@ -149,7 +149,7 @@ def _above(descriptor: int, lowest: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
-def found(pid: int, started: int) -> Process | None:
+def find_process(pid: int, started: int) -> Process | None:
     """The process that an earlier keeper started, if it still runs."""
     try:
         descriptor = os.pidfd_open(pid)

@@ -150,7 +150,7 @@ class Held:
             # It rested: no process had its sockets, so they went with the earlier keeper and are bound again.
             self.due = 0.0
             return
-        process = children.found(state["pid"], state["started"]) if state["boot"] == boot() else None
+        process = children.find_process(state["pid"], state["started"]) if state["boot"] == boot() else None
         # The session only of a process that still runs: its number may be a stranger's by now, who would be killed.
         self._group = Group(state["groups"], process.pid if process else 0, state["weaker"])
         self._since, self._restarts, self._asked = state["since"], state["restarts"], False
@@ -279,7 +279,7 @@ class Held:
         self._began, self._since = time.monotonic(), time.time()
         self._group = self._hierarchies.group(definition)
         listening = [self._listening[wanted] for wanted in definition.listening]
-        process = children.begin(definition, self._group, listening, lambda begun: self._record(definition, begun))
+        process = children.start(definition, self._group, listening, lambda begun: self._record(definition, begun))
         self._watch(process, definition)
 
     def _watch(self, process: Process, definition: Definition) -> None:

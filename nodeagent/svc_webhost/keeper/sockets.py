@@ -59,17 +59,17 @@ def _bind_port(wanted: Port) -> socket.socket:
     return listening
 
 
-def bind_for_service(wanted: Socket | Port) -> socket.socket:
-    if isinstance(wanted, Port):
-        return _bind_port(wanted)
-    return bind(wanted.path, wanted.mode, *accounts(wanted.owner, wanted.group))
+def bind_for_service(address: Socket | Port) -> socket.socket:
+    if isinstance(address, Port):
+        return _bind_port(address)
+    return bind(address.path, address.mode, *accounts(address.owner, address.group))
 
 
-def release(held: socket.socket, wanted: Socket | Port) -> None:
+def release(held: socket.socket, address: Socket | Port) -> None:
     held.close()
-    if isinstance(wanted, Socket):
+    if isinstance(address, Socket):
         with suppress(FileNotFoundError):
-            os.unlink(wanted.path)
+            os.unlink(address.path)
 
 
 def inode(held: socket.socket) -> int:

@@ -177,7 +177,7 @@ class MxData(_Data):
 
 
 class TxtData(_Data):
-    """`text` as the reader shall have it, in one piece: quotes, semicolons and backslashes stand for themselves."""
+    """`text` as readers get it, in one piece: quotes, semicolons and backslashes stand for themselves."""
 
     type: Literal[RecordType.TXT]
     text: Annotated[

@@ -44,8 +44,8 @@ class StagedTables(Protocol):
 
     async def dump(self, database: DatabaseName, tables: Sequence[str], file: Path, run: RunProgram) -> None: ...
 
-    async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, kept: Sequence[str]) -> None:
-        """Copy options with names like one of `kept` (LIKE patterns) from the live table into the new one."""
+    async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, patterns: Sequence[str]) -> None:
+        """Copy options with names like one of `patterns` (LIKE patterns) from the live table into the new one."""
         ...
 
     async def swap(self, live: DatabaseName, new: DatabaseName, old: DatabaseName, tables: Collection[str]) -> None:
@@ -122,9 +122,9 @@ class MariaDbTables:
             command = (DUMP, *owner.login, *DUMP_OPTIONS, "--skip-triggers", "--", checked(database), *tables)
             await run(dump_command(file, DUMP_MARKER, command), seconds=DUMP_SECONDS, environment=owner.environment)
 
-    async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, kept: Sequence[str]) -> None:
+    async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, patterns: Sequence[str]) -> None:
         into, source = _place(new, table), _place(live, table)
-        where = " OR ".join(f"option_name LIKE '{_pattern(name)}'" for name in kept)
+        where = " OR ".join(f"option_name LIKE '{_pattern(name)}'" for name in patterns)
         columns = "option_name, option_value, autoload"
         async with self._owners.session(live, also=[new]) as owner:
             await owner.ask(

@@ -139,11 +139,11 @@ class Login(_Model):
 
 
 class Staged(Login):
-    """A copy of a site that is worked on: whoever opens it needs a password, and no search engine shall list it."""
+    """A staging copy of a site: visitors need a password, and search engines must not list it."""
 
 
 class ProtectedPath(_Model):
-    """Whoever asks for it, or for what is below, needs the password of one of `logins`."""
+    """Requests for it, or for anything below it, need the password of one of `logins`."""
 
     path: ProtectedPlace
     logins: Annotated[tuple[Login, ...], Field(min_length=1, max_length=100)]

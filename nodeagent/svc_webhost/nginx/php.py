@@ -71,25 +71,25 @@ def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
     yield "}"
 
 
-def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
-    """`told`: further FastCGI parameters for this site, with values in nginx's syntax."""
+def php_rules(socket: str, parameters: Mapping[str, str]) -> Iterator[str]:
+    """`parameters`: further FastCGI parameters for this site, with values in nginx's syntax."""
     yield "index index.php index.html index.htm;"
     yield "location / {"
     yield f"try_files $uri $uri/ {_PROGRAM};"
     yield "}"
     yield from _never_shown(rf"(?!php{_ENDS}){_SOURCE}")
     yield from _never_a_file(f"{_INCLUDED}|{_ARCHIVE}", _PROGRAM)
-    yield from with_bodies(rf'~ "(?s)[^/]\.php{_ENDS}"', list(_run(socket, told)))
+    yield from with_bodies(rf'~ "(?s)[^/]\.php{_ENDS}"', list(_run(socket, parameters)))
 
 
-def _run(socket: str, told: Mapping[str, str]) -> Iterator[str]:
+def _run(socket: str, parameters: Mapping[str, str]) -> Iterator[str]:
     yield r'fastcgi_split_path_info "(?s)^(.+?\.php)(/.*)\z";'
     # `try_files` resets the split path.
     yield "set $path_info $fastcgi_path_info;"
     # Only an existing file: otherwise `/picture.jpg/x.php` would run as PHP.
     yield "try_files $fastcgi_script_name =404;"
     yield f'fastcgi_pass "unix:{socket}";'
-    for name, value in {**_FASTCGI, **told}.items():
+    for name, value in {**_FASTCGI, **parameters}.items():
         yield f"fastcgi_param {name} {value};"
     yield "fastcgi_param HTTPS $https if_not_empty;"
     yield "fastcgi_read_timeout 300s;"

@@ -52,8 +52,8 @@ class ErrorReporting(StrEnum):
 
 
 class PhpSettings(BaseModel):
-    """What a site's PHP begins with. Code may change at run time what PHP lets it; hard bounds are the site's limits,
-    and the seconds after which a request is ended."""
+    """The initial settings of a site's PHP. Code may change at run time what PHP lets it; hard bounds are the site's
+    limits, and the seconds after which a request is ended."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -53,8 +53,8 @@ _CONFIGURATION: Final = """<?php
 // Written by the panel when the site was made, and not again: it may be changed.
 {defined}
 
-// The address is that by which a visitor came: the web server lets no other name in. So the site answers under its new
-// domain at once, and by HTTPS as soon as it has a certificate. Scheduled tasks have no visitor.
+// The address is the one in the visitor's request: the web server accepts no other name. So the site answers under its
+// new domain at once, and by HTTPS as soon as it has a certificate. Scheduled tasks have no visitor.
 $svc_host = $_SERVER['HTTP_HOST'] ?? {domain};
 define('WP_HOME', (PHP_SAPI === 'cli' || ($_SERVER['HTTPS'] ?? '') === 'on' ? 'https://' : 'http://') . $svc_host);
 define('WP_SITEURL', WP_HOME);

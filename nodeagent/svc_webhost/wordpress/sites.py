@@ -163,7 +163,7 @@ class WordPressSites(Protocol):
         """Put the files of WordPress into the document root."""
         ...
 
-    async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
+    async def install(self, account: SiteAccount, limits: Limits, installation: Installation) -> str:
         """Install a new WordPress in the site's database, whose content is lost; returns its version."""
         ...
 
@@ -177,7 +177,7 @@ class WordPressSites(Protocol):
         """Also ends the user's sessions. Raises `WordPressRefusedError` if there is no such user."""
         ...
 
-    async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
+    async def hand_over(self, site: WordPressSite, handover: Handover) -> int:
         """End the previous owner's access: write this database password, if given, into wp-config.php, and give every
         administrator a new password and remove their sessions, application passwords and login links. Returns how many
         administrators there are."""
@@ -230,17 +230,17 @@ class ServerWordPress:
         order = {"do": "place_files", "source": str(source), "locale": locale}
         await self._ask(_Done, account, order, shown=source, seconds=_INSTALL_SECONDS)
 
-    async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
+    async def install(self, account: SiteAccount, limits: Limits, installation: Installation) -> str:
         order = {
             "do": "install",
-            "host": wanted.domain,
-            "configuration": configuration(wanted.domain, wanted.database),
+            "host": installation.domain,
+            "configuration": configuration(installation.domain, installation.database),
             "permalinks": _PERMALINKS,
-            "title": wanted.title,
-            "login": wanted.login,
-            "email": wanted.email,
-            "password": wanted.password,
-            "locale": wanted.locale,
+            "title": installation.title,
+            "login": installation.login,
+            "email": installation.email,
+            "password": installation.password,
+            "locale": installation.locale,
         }
         return (await self._ask(_Installed, account, order, limits=limits, seconds=_INSTALL_SECONDS)).version
 
@@ -253,13 +253,13 @@ class ServerWordPress:
     async def set_password(self, site: WordPressSite, login: str, password: str) -> None:
         await self._ask_site(_Done, site, {"do": "set_password", "login": login, "password": password})
 
-    async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
-        password = wanted.database_password
+    async def hand_over(self, site: WordPressSite, handover: Handover) -> int:
+        password = handover.database_password
         order = {
             "do": "hand_over",
             "constants": {**new_salts(), **({"DB_PASSWORD": password} if password is not None else {})},
-            "login": wanted.login,
-            "email": wanted.email,
+            "login": handover.login,
+            "email": handover.email,
         }
         return (await self._ask_site(_HandedOver, site, order)).administrators
 

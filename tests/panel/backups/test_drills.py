@@ -163,7 +163,7 @@ async def test_a_drill_that_cannot_be_ordered_holds_nothing_else_up(
     async def refused(tx: object) -> None:
         raise unavailable("The drill says no.")
 
-    monkeypatch.setattr("svc_actors.panel.backups.backups.begin_due_drill", refused)
+    monkeypatch.setattr("svc_actors.panel.backups.backups.start_due_drill", refused)
     failed = []
     for name, work in world.backups().rounds().items():
         try:

@@ -27,7 +27,7 @@ def found(
 ) -> FoundPasswords:
     text = f"AuthType Basic\nAuthUserFile {named}\nRequire valid-user\n".encode()
     [one] = sought(Survey({f"{ROOT}{folder}/.htaccess": text}), account(home))
-    return one.found({path: content for path, content in contents.items() if path in one.files})
+    return one.resolve({path: content for path, content in contents.items() if path in one.files})
 
 
 @pytest.mark.parametrize(

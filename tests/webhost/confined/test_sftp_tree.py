@@ -38,7 +38,7 @@ def served(*, uid: int | None = None) -> Iterator[SftpClient]:
     assert process.stdout is not None
     with process:
         client = SftpClient(process.stdin.fileno(), process.stdout.fileno(), 20)
-        client.begin()
+        client.handshake()
         yield client
         process.stdin.close()
 
@@ -172,7 +172,7 @@ def scripted(said: bytes, *, ends: bool = True) -> Iterator[SftpClient]:
 
 
 def read(client: SftpClient) -> None:
-    client.begin()
+    client.handshake()
     for found in tree(client, "/www"):
         list(found.blocks)
 
@@ -199,7 +199,7 @@ ENDED = struct.pack(">I", 1) + text(b"") + text(b"")
 @pytest.mark.parametrize("path", [b"a/b", b"../out", b"/etc/passwd", b"a\0b", b""])
 def test_a_name_that_is_none_of_one_folder_ends_it(path: bytes) -> None:
     with saying(VERSION, OPENED, answer(NAME, 2, name(path))) as client:
-        client.begin()
+        client.handshake()
         with pytest.raises(FetchError, match="names a file as none"):
             client.entries(b"/www")
 
@@ -207,7 +207,7 @@ def test_a_name_that_is_none_of_one_folder_ends_it(path: bytes) -> None:
 @pytest.mark.parametrize("block", [b"", b"x" * 11], ids=["nothing", "more"])
 def test_other_bytes_than_were_asked_for_end_it(block: bytes) -> None:
     with saying(VERSION, OPENED, answer(DATA, 2, text(block))) as client:
-        client.begin()
+        client.handshake()
         [(_, content)] = client.contents([Entry(b"/www/a", stat.S_IFREG, 10, 0)])
         assert not isinstance(content, RefusedError)
         with pytest.raises(FetchError, match="other bytes"):
@@ -234,16 +234,16 @@ def test_what_no_server_says_ends_it(packets: list[bytes], said: str) -> None:
 
 def test_a_packet_is_not_kept_however_large_it_is_said_to_be() -> None:
     with scripted(struct.pack(">I", 1 << 31) + b"\x02") as client, pytest.raises(FetchError, match="as no SFTP"):
-        client.begin()
+        client.handshake()
 
 
 def test_a_side_that_says_nothing_is_not_waited_for_and_one_that_leaves_has_ended() -> None:
     with saying(VERSION, ends=False) as client:
-        client.begin()
+        client.handshake()
         with pytest.raises(FetchError, match="sent nothing for"):
             client.entries(b"/www")
     with saying(VERSION) as client:
-        client.begin()
+        client.handshake()
         with pytest.raises(EndedError):
             client.entries(b"/www")
 
@@ -254,7 +254,7 @@ def test_an_entry_without_a_mode_is_looked_at(site: Path) -> None:
         *(VERSION, OPENED, answer(NAME, 2, name(b"link", None))),
         *(answer(ATTRS, 3, mode), answer(STATUS, 4, ENDED)),
     ) as client:
-        client.begin()
+        client.handshake()
         [found] = client.entries(b"/www/")
 
     assert found == Entry(b"/www/link", stat.S_IFLNK | 0o777, 3, 0)

@@ -163,7 +163,7 @@ NONE = {
 def look(dialect: str, content: bytes) -> int:
     found = SqlLook(dialect)
     for begins, piece in pieces(content):
-        found.feed(piece, begins=begins)
+        found.feed(piece, at_line_start=begins)
     found.finish()
     return found.size
 

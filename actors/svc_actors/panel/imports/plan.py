@@ -24,7 +24,7 @@ from svc_webhost.archives.model import (
     FoundZone,
     Kind,
 )
-from svc_webhost.archives.placing import beside
+from svc_webhost.archives.placing import name_in_site
 from svc_webhost.archives.tree import NO_DOMAIN
 
 _ADDRESSES: Final = ("A", "AAAA")
@@ -227,7 +227,7 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
     else:
         items.append(Item(Kind.PHP, domain, PlanAction.IMPORT, f"PHP {php}"))
     items += [
-        Item(Kind.FILES, folder, PlanAction.IMPORT, f"next to its document root, as {beside(folder)}/")
+        Item(Kind.FILES, folder, PlanAction.IMPORT, f"next to its document root, as {name_in_site(folder)}/")
         for folder in site.home
     ]
     if site.wordpress is not None:
