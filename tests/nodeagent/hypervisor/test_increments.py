@@ -276,7 +276,7 @@ async def test_a_backup_that_is_cut_short_loses_nothing_and_is_repeated(
         for module in (copies, copying, reading):
             failing.setattr(module, "fault_point", cut)
         failing.setattr(copies, "write_base", cut_base)
-        failing.setattr(reading, "bitmaps", SimpleNamespace(**{**vars(bitmaps), "begin": cut_begin}))
+        failing.setattr(reading, "bitmaps", SimpleNamespace(**{**vars(bitmaps), "start": cut_begin}))
         # Whoever dies ends no job, and takes no scratch file away
         failing.setattr(reading, "end_job", nothing)
         failing.setattr(reading, "remove_scratch", lambda *_: None)
