@@ -91,7 +91,7 @@ class Service:
     umask: int = 0o022
     """Of the files that it creates (umask(2))."""
     on_demand: bool = False
-    """Started by the first connection to one of its sockets, and again after `rest`."""
+    """Started by the first connection to one of its sockets, and again after `stop_idle`."""
 
     @property
     def listening(self) -> tuple[ListeningSocket | ListeningPort, ...]:
@@ -153,7 +153,7 @@ class SiteLauncher(Launcher, Protocol):
         """Replace the running process by another one on the same sockets; does nothing if none runs."""
         ...
 
-    async def rest(self, name: ServiceName) -> None:
+    async def stop_idle(self, name: ServiceName) -> None:
         """End the process of a service on demand. Its sockets stay, and the next connection starts it again."""
         ...
 

@@ -50,7 +50,7 @@ class KeeperLauncher:
     async def restart(self, name: ServiceName) -> None:
         await self._ask({"request": "restart", "name": name}, 600.0)
 
-    async def rest(self, name: ServiceName) -> None:
+    async def stop_idle(self, name: ServiceName) -> None:
         await self._ask({"request": "rest", "name": name}, 600.0)
 
     async def stop(self, name: ServiceName) -> None:

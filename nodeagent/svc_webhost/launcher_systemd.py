@@ -117,7 +117,7 @@ class SystemdLauncher:
             if (self._units / _unit(name)).exists():
                 await self._systemctl("try-restart", _unit(name), longer=600.0)
 
-    async def rest(self, name: ServiceName) -> None:
+    async def stop_idle(self, name: ServiceName) -> None:
         async with self._one_at_a_time[name]:
             if (self._units / _unit(name)).exists():
                 # The socket unit keeps listening.

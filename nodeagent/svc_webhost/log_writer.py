@@ -10,7 +10,7 @@ output stays in the pipe, and no program is ended by it. Output that cannot be w
 lost.
 
 Invariant: data that has left a pipe is in its log once the log is not locked (flock(2)): to get a program's latest
-output, wait for an empty pipe, and then for the lock (`site_logs.written`).
+output, wait for an empty pipe, and then for the lock (`site_logs.flush_logs`).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def site_log(folders: HostFolders, account: SiteAccount, kind: str) -> Path:
     return folders.site_logs / account.name / f"{kind}.log"
 
 
-async def written(folders: HostFolders, account: SiteAccount, kind: str) -> None:
+async def flush_logs(folders: HostFolders, account: SiteAccount, kind: str) -> None:
     """Wait until the program's earlier output is in its log, unless the writer is away."""
     pipe, log = log_pipe(folders, account, kind), site_log(folders, account, kind)
     with trio.move_on_after(_WRITTEN_WITHIN):

@@ -18,7 +18,7 @@ import trio
 
 from svc_webhost.apache.htaccess import Directive, parse
 from svc_webhost.apache.links import Ways, reachable
-from svc_webhost.htaccess.judging import Judged, judge
+from svc_webhost.htaccess.judging import DirectiveVerdict, judge
 from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import (
     Denied,
@@ -67,10 +67,10 @@ class Case:
     differs: Mapping[str, str] = field(default_factory=dict)
     """Expressions for addresses that are answered otherwise, and the directive for which they are."""
 
-    def judged(self, domain: str) -> dict[PurePosixPath, list[Judged]]:
+    def judged(self, domain: str) -> dict[PurePosixPath, list[DirectiveVerdict]]:
         return {folder: judge(parse(text), self._situation(folder, domain)) for folder, text in self.texts.items()}
 
-    def blocking(self, domain: str) -> list[tuple[PurePosixPath, Judged]]:
+    def blocking(self, domain: str) -> list[tuple[PurePosixPath, DirectiveVerdict]]:
         return [
             (folder, one)
             for folder, lines in self.judged(domain).items()

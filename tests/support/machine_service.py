@@ -108,7 +108,7 @@ class FakeGateway:
                 raise NodeLost
             await back.wait()
 
-    def lose(self, node_id: UUID) -> None:
+    def mark_lost(self, node_id: UUID) -> None:
         self.lost.add(node_id)
         back, self.away[node_id] = self.away[node_id], trio.Event()
         back.set()

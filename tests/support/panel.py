@@ -74,7 +74,7 @@ class RecordedLauncher:
     async def limit(self, group: GroupName, limits: Limits) -> None:
         self.limits[group] = limits
 
-    async def rest(self, name: ServiceName) -> None:
+    async def stop_idle(self, name: ServiceName) -> None:
         return
 
     async def restart(self, name: ServiceName) -> None:

@@ -53,10 +53,10 @@ class RecordedPhp:
     async def rest_idle(self, seconds: float) -> None:
         self.rested.append(seconds)
 
-    async def hold(self, pools: Collection[Pool]) -> None:
+    async def reconcile(self, pools: Collection[Pool]) -> None:
         self.held += pools
 
-    async def holds(self, pool: Pool) -> bool:
+    async def is_current(self, pool: Pool) -> bool:
         return pool.service_name not in self.lost
 
     async def problem(self, pool: Pool) -> str | None:

@@ -14,7 +14,7 @@ import trio
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.folders import HostFolders
 from svc_webhost.log_writer import KEPT
-from svc_webhost.site_logs import log_pipe, log_service, site_log, written
+from svc_webhost.site_logs import flush_logs, log_pipe, log_service, site_log
 
 ADA, BOB = SiteAccount(1001), SiteAccount(1002)
 _LARGEST = 64 * 1024
@@ -76,10 +76,10 @@ async def test_what_is_said_is_in_the_log_once_it_is_asked_for(folders: HostFold
         await until(log.exists)
         for number in range(20):
             os.write(said, f"{number}\n".encode())
-            await written(folders, ADA, "app")
+            await flush_logs(folders, ADA, "app")
             assert log.read_text().endswith(f"{number}\n")
         os.write(other, b"of Bob\n")
-        await written(folders, BOB, "app")
+        await flush_logs(folders, BOB, "app")
 
     assert log.read_text() == "".join(f"{number}\n" for number in range(20))
     assert site_log(folders, BOB, "app").read_text() == "of Bob\n"
@@ -96,7 +96,7 @@ async def test_a_program_that_never_stops_writing_takes_no_more_of_the_disk_than
             await trio.to_thread.run_sync(os.write, said, line)
             assert number % 100 or on_the_disk(log) <= _BOUND
         os.write(said, b"the end\n")
-        await written(folders, ADA, "app")
+        await flush_logs(folders, ADA, "app")
 
     assert sorted(path.name for path in log.parent.iterdir()) == [
         "app.log",
@@ -122,7 +122,7 @@ async def test_a_program_that_says_too_much_waits_and_another_site_is_heard(fold
         await until(full)
         os.write(other, b"of Bob\n")
         await until(lambda: site_log(folders, BOB, "app").exists())
-        await written(folders, BOB, "app")
+        await flush_logs(folders, BOB, "app")
 
     assert site_log(folders, BOB, "app").read_text() == "of Bob\n"
     # What it may say at once, what one reading takes beyond that, and what stays in the pipe; the test takes seconds.
@@ -136,7 +136,7 @@ async def test_what_is_said_while_the_writer_is_away_is_in_the_log_of_the_next(f
         with writer(folders):
             os.write(said, b"before\n")
             await until(log.exists)
-            await written(folders, ADA, "app")
+            await flush_logs(folders, ADA, "app")
         os.write(said, b"meanwhile\n")
         with writer(folders):
             await until(lambda: "meanwhile" in log.read_text())
@@ -152,7 +152,7 @@ async def test_a_log_of_a_site_that_is_gone_is_not_made_anew(folders: HostFolder
         log.unlink()
         log.parent.rmdir()
         os.write(said, b"a last word\n")
-        await written(folders, ADA, "app")
+        await flush_logs(folders, ADA, "app")
         log_pipe(folders, ADA, "app").unlink()
 
     assert not log.parent.exists()

@@ -59,7 +59,7 @@ class Installed:
 
 
 @dataclass(frozen=True)
-class Judged:
+class LicenseVerdict:
     """`license` None: there is none, or it is not verified. `problem`: why not."""
 
     state: LicenseState
@@ -86,15 +86,17 @@ def verified(file: str, key: Ed25519PublicKey | None, install_id: UUID) -> Licen
     return license
 
 
-def judged(installed: Installed | None, key: Ed25519PublicKey | None, install_id: UUID, now: datetime) -> Judged:
+def judged(
+    installed: Installed | None, key: Ed25519PublicKey | None, install_id: UUID, now: datetime
+) -> LicenseVerdict:
     if installed is None:
-        return Judged(LicenseState.NONE)
+        return LicenseVerdict(LicenseState.NONE)
     try:
         license = verified(installed.file, key, install_id)
     except LicenseError as error:
-        return Judged(LicenseState.INVALID, problem=f"The licence is not in effect: {error}.")
+        return LicenseVerdict(LicenseState.INVALID, problem=f"The licence is not in effect: {error}.")
     over = license.expires_at is not None and license.expires_at <= now
-    return Judged(LicenseState.EXPIRED if over else LicenseState.VALID, license)
+    return LicenseVerdict(LicenseState.EXPIRED if over else LicenseState.VALID, license)
 
 
 async def read_license(queryable: Queryable) -> Installed | None:

@@ -28,7 +28,7 @@ from svc_webhost.apps.model import KIND, LOG, App, app_log, service_of, socket_o
 from svc_webhost.apps.variables import variables_file, write_variables
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Launcher, LauncherError, ServiceName, ServiceStatus
-from svc_webhost.site_logs import written
+from svc_webhost.site_logs import flush_logs
 from svc_webhost.site_runtime import service_name
 
 ANSWERS_WITHIN: Final = 20.0
@@ -110,7 +110,7 @@ class AppReleases:
             return
         with trio.CancelScope(shield=True):
             await self._stop(app.account, app.release)
-        await written(self._folders, app.account, LOG)
+        await flush_logs(self._folders, app.account, LOG)
         said = await trio.to_thread.run_sync(_said, log, before)
         raise AppError(f"{problem}{f' It said: {said}' if said else ''}")
 

@@ -26,7 +26,7 @@ from svc_webhost.apache.passwords import MOST_BYTES, NoPasswordsError, PasswordF
 from svc_webhost.confined.find import beginning, find
 from svc_webhost.confined.protocol import Failed, FileError, JudgeHtaccess
 from svc_webhost.confined.tree import Tree, held
-from svc_webhost.htaccess.judging import Judged
+from svc_webhost.htaccess.judging import DirectiveVerdict
 from svc_webhost.htaccess.judging import judge as judge_file
 from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import Redirected
@@ -76,11 +76,11 @@ class _Told:
         """There are lines that are not told."""
         self._lines = self._size = self._wishes = 0
 
-    def add(self, path: str, lines: list[Judged]) -> None:
+    def add(self, path: str, lines: list[DirectiveVerdict]) -> None:
         named = json.dumps(os.fsencode(path).decode(errors="replace")).encode()
         self.files.append(b'{"path":%b,"lines":[%b]}' % (named, b",".join(self._some(lines))))
 
-    def _some(self, lines: list[Judged]) -> Iterator[bytes]:
+    def _some(self, lines: list[DirectiveVerdict]) -> Iterator[bytes]:
         for line in lines:
             told = json.dumps(self._line(line)).encode()
             self._lines, self._size = self._lines + 1, self._size + len(told)
@@ -89,7 +89,7 @@ class _Told:
                 return
             yield told
 
-    def _line(self, judged: Judged) -> dict[str, Any]:
+    def _line(self, judged: DirectiveVerdict) -> dict[str, Any]:
         opinion = judged.opinion
         left = max(0, _MOST_WISHES - self._wishes)
         # Some of the wishes of a line alone would not make it what it was meant to be.

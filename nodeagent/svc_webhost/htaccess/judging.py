@@ -101,21 +101,21 @@ _PAIRS: Final = {
 
 
 @dataclass(frozen=True)
-class Judged:
+class DirectiveVerdict:
     directive: Directive
     opinion: Opinion
 
 
-def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]:
+def judge(directives: Sequence[Directive], situation: Situation) -> list[DirectiveVerdict]:
     if situation.folder is None:
         # Outside the document root. Only a link of the site can still lead visitors there.
         nothing = same("Visitors see nothing of this folder.")
         opinion = nothing if situation.around is None else past(situation.around)
-        return [Judged(directive, opinion) for directive in directives]
+        return [DirectiveVerdict(directive, opinion) for directive in directives]
     lines = Lines(directives)
     rewrites = rewriting.opinions(lines, situation)
     return [
-        Judged(each, rewrites[number] if number in rewrites else _opinion(each, lines, situation))
+        DirectiveVerdict(each, rewrites[number] if number in rewrites else _opinion(each, lines, situation))
         for number, each in enumerate(directives)
     ]
 

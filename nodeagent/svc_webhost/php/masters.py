@@ -32,7 +32,7 @@ from svc_webhost.php.pool import (
     socket_of,
 )
 from svc_webhost.php.versions import Extension, installed_extensions, installed_versions
-from svc_webhost.site_logs import written
+from svc_webhost.site_logs import flush_logs
 from svc_webhost.site_runtime import service_name, stop_programs
 from svc_webhost.text_files import hold
 from svc_webhost.tree_removal import remove_tree
@@ -82,11 +82,11 @@ class PhpServing(Protocol):
         """End masters without a request for so long; the next request of a visitor starts them again."""
         ...
 
-    async def hold(self, pools: Collection[Pool]) -> None:
+    async def reconcile(self, pools: Collection[Pool]) -> None:
         """Restore the configuration of these running services, which is used when they restart."""
         ...
 
-    async def holds(self, pool: Pool) -> bool:
+    async def is_current(self, pool: Pool) -> bool:
         """Whether its configuration, which is used when it restarts, is correct."""
         ...
 
@@ -158,13 +158,13 @@ class PhpMasters:
                 self._last[name] = last
             else:
                 try:
-                    await self._launcher.rest(name)
+                    await self._launcher.stop_idle(name)
                 except LauncherError as error:
                     failures.append(error)
         if failures:
             raise PhpError(str(failures[0])) from failures[0]
 
-    async def hold(self, pools: Collection[Pool]) -> None:
+    async def reconcile(self, pools: Collection[Pool]) -> None:
         """A failure does not keep the other files from being written; the first one is raised at the end."""
 
         def prepare() -> list[OSError]:
@@ -179,7 +179,7 @@ class PhpMasters:
         if failures := await trio.to_thread.run_sync(prepare):
             raise PhpError(f"The configuration of PHP cannot be written: {failures[0]}") from failures[0]
 
-    async def holds(self, pool: Pool) -> bool:
+    async def is_current(self, pool: Pool) -> bool:
         def look() -> bool:
             try:
                 text = configuration_of(pool, self._folders).read_text(errors="replace")
@@ -229,7 +229,7 @@ class PhpMasters:
                         return
                     problem = answer.decode(errors="replace")[:200]
                 await trio.sleep(_AGAIN)
-        await written(self._folders, pool.account, LOG)
+        await flush_logs(self._folders, pool.account, LOG)
         said = await trio.to_thread.run_sync(_said, log_of(pool.account, self._folders), logged)
         raise PhpError(f"PHP {pool.version} does not answer within {_ANSWERS_WITHIN:g} seconds: {said or problem}")
 

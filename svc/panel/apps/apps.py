@@ -30,7 +30,7 @@ from svc_common.errors import unavailable
 from svc_webhost.apps import AppError, app_log
 from svc_webhost.apps.model import LOG
 from svc_webhost.launcher import ServiceStatus
-from svc_webhost.site_logs import written
+from svc_webhost.site_logs import flush_logs
 
 operations = Operations[Panel]()
 
@@ -152,7 +152,7 @@ async def read_log(context: Context[Panel], request: AppLogRequest) -> LogLines:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     await app_of(services.database, site)
-    await written(services.config.folders, site.account, LOG)
+    await flush_logs(services.config.folders, site.account, LOG)
     log = app_log(services.config.folders, site.account)
     part = await log_part(log, after=request.after, text=request.q, most=request.limit)
     return LogLines(lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)

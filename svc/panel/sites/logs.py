@@ -17,7 +17,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.sites.records import SiteRow
 from svc_webhost.folders import HostFolders
-from svc_webhost.site_logs import written
+from svc_webhost.site_logs import flush_logs
 
 operations = Operations[Panel]()
 
@@ -96,7 +96,7 @@ async def read_on(context: Context[Panel], request: SiteLogReadRequest) -> SiteL
 async def lines_of(context: Context[Panel], request: SiteLogsRequest, after: str | None) -> SiteLogLines:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
-    await written(services.config.folders, site.account, request.source.value)
+    await flush_logs(services.config.folders, site.account, request.source.value)
     log = _file(services.config.folders, site, request.source)
     part = await log_part(log, after=after, text=request.q, most=request.limit)
     return SiteLogLines(source=request.source, lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)

@@ -108,7 +108,7 @@ async def open_services(
             find_file=lambda key: agent.find(key) or files.find(key),
         )
         for node_id in await lost_nodes(database):
-            gateway.lose(node_id)
+            gateway.mark_lost(node_id)
         watch.watch(gateway)
         networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)

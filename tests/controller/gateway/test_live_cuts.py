@@ -223,7 +223,7 @@ class Rehearsal:
         self.went_on[other.hostname] += other is expected
         case.hosts[gone].lose_power()
         await self.database.execute("UPDATE nodes SET lost_at = now(), state = 'offline' WHERE id = $1", gone)
-        self.rig.gateway.lose(gone)
+        self.rig.gateway.mark_lost(gone)
         ended = await self.service.ended(task)
         here = case.hosts[await self.service.settled(case)]
         if here is not expected:

@@ -15,7 +15,7 @@ import trio.testing
 
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
-from svc_actors.controller.machines.observing import Seen
+from svc_actors.controller.machines.observing import MachineReport
 from svc_actors.controller.nodes.node import MOST_UNAUTHORISED_AN_HOUR, Node, NodeServices
 from svc_actors.controller.reconcile import machine_reports
 from svc_actors.controller.reconcile.machine_reports import MachineReports
@@ -64,7 +64,7 @@ class Nodes:
     def heartbeat(self, _: UUID) -> Heartbeat | None:
         return None
 
-    def lose(self, node_id: UUID) -> None:
+    def mark_lost(self, node_id: UUID) -> None:
         raise NotImplementedError
 
     def drop(self, node_id: UUID, reason: str) -> None:
@@ -75,7 +75,7 @@ class Nodes:
 
         return await self.hosts[node_id].perform(operation, report)
 
-    async def deliver(self, _: UUID, vm_id: UUID, seen: Seen, __: datetime | None) -> None:
+    async def deliver(self, _: UUID, vm_id: UUID, seen: MachineReport, __: datetime | None) -> None:
         await trio.lowlevel.checkpoint()
         self.fail(vm_id)
         self.told.append((vm_id, seen.state))
@@ -386,7 +386,7 @@ async def test_no_change_overtakes_one_that_is_on_its_way_to_the_machine(databas
         told: list[DomainState] = []
         second, go_on = trio.Event(), trio.Event()
 
-        async def deliver(_: UUID, __: UUID, seen: Seen, ___: datetime | None) -> None:
+        async def deliver(_: UUID, __: UUID, seen: MachineReport, ___: datetime | None) -> None:
             told.append(seen.state)
             if len(told) == 2:
                 second.set()

@@ -45,7 +45,7 @@ class Site:
 
     async def node_is_lost(self) -> None:
         await self.service.database.execute("UPDATE nodes SET lost_at = now()")
-        self.service.gateway.lose(self.world.node_id)
+        self.service.gateway.mark_lost(self.world.node_id)
 
     async def delete(self) -> Task:
         return await self.service.machine(self.vm_id).ask(Machine.delete, ADMINISTRATOR, destroy_disks=True)

@@ -14,7 +14,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.images.files import ImageFiles
 from svc_actors.controller.images.rescue_system import keep_rescue_system
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.observing import Seen, record_observations
+from svc_actors.controller.machines.observing import MachineReport, record_observations
 from svc_actors.controller.machines.rescue import NewRescue
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
 from svc_actors.store import Database
@@ -134,7 +134,9 @@ async def test_power_orders_and_a_power_cut_leave_it_in_rescue(database: Databas
             assert (await now.customer("vm.show", id=vm_id)).rescue_since == since
         node = now.world.node_id
         async with database.transaction() as tx:
-            await record_observations(tx, {vm_id: Seen(node, DomainState.STOPPED, "", None, True)}, asked_at=None)
+            await record_observations(
+                tx, {vm_id: MachineReport(node, DomainState.STOPPED, "", None, True)}, asked_at=None
+            )
         assert await shown(now, vm_id) == ("stopped", True)
         task = await now.service.machine(vm_id).ask(Machine.restore)
         assert task is not None
@@ -265,7 +267,7 @@ async def test_a_forced_stop_takes_the_place_of_a_rescue_and_the_host_says_how_f
         for in_rescue in (True, False):
             reported = {vm_id: Reported(DomainState.STOPPED, StateCause.FORCED, in_rescue)}
             [found] = compare(node, await concerned_machines(database, node, [vm_id]), reported).differences
-            seen = Seen(node, found.state, found.reason, found.cause, found.rescue)
+            seen = MachineReport(node, found.state, found.reason, found.cause, found.rescue)
             async with database.transaction() as tx:
                 await tx.execute("UPDATE vms SET observed_at = NULL")
                 await record_observations(tx, {vm_id: seen}, asked_at=asked_at)

@@ -344,7 +344,7 @@ async def test_on_a_lost_node_it_can_only_be_deleted(database: Database) -> None
         free = await made(now)
         await database.execute("UPDATE nodes SET state = 'offline', lost_at = now()")
         now.service.gateway.leave(now.world.node_id)
-        now.service.gateway.lose(now.world.node_id)
+        now.service.gateway.mark_lost(now.world.node_id)
         lost = await refusal(now.customer, "volume.grow", id=free.id, size_gib=9)
         assert (lost.code, lost.hint) == (ErrorCode.CONFLICT, "It can only be deleted.")
         assert (await done(now, "volume.delete", id=free.id, confirm=free.name)).status == "succeeded"

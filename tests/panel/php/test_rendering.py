@@ -37,11 +37,11 @@ async def test_a_configuration_that_is_lost_while_php_runs_is_written_anew(tmp_p
     folders = HostFolders(tmp_path)
     masters = PhpMasters(folders, RecordedLauncher())
     configuration = configuration_of(POOL, folders)
-    await masters.hold([POOL])
+    await masters.reconcile([POOL])
     before = configuration.read_text()
     configuration.write_text("") if lost == "emptied" else shutil.rmtree(folders.php)
 
-    await masters.hold([POOL])
+    await masters.reconcile([POOL])
 
     assert configuration.read_text() == before == render_pool(POOL, folders)
 
@@ -55,7 +55,7 @@ async def test_a_configuration_that_cannot_be_written_leaves_the_next_site_its_o
     in_the_way.write_text("a file where a folder should be")
 
     with pytest.raises(PhpError, match="cannot be written"):
-        await masters.hold([POOL, other])
+        await masters.reconcile([POOL, other])
 
     assert configuration_of(other, folders).read_text() == render_pool(other, folders)
 
@@ -84,7 +84,7 @@ async def test_a_master_that_does_not_come_to_rest_keeps_no_other_awake(
         async def processes(self) -> dict[ServiceName, int]:
             return {name: 1 for name in names}
 
-        async def rest(self, name: ServiceName) -> None:
+        async def stop_idle(self, name: ServiceName) -> None:
             if name == names[0]:
                 raise LauncherError("systemctl stop failed: no answer in time.")
             rested.append(name)

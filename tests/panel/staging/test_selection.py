@@ -6,7 +6,7 @@ import pytest
 
 from svc_actors.panel.staging import selection
 from svc_actors.panel.staging.records import Baseline
-from svc_actors.panel.staging.selection import Part, Seen
+from svc_actors.panel.staging.selection import Part, SiteContents
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_plugins_are_active_as_they_are_pushed() -> None:
 
 
 def test_a_table_with_triggers_is_not_moved() -> None:
-    seen = Seen(["wp_a", "wp_b"], [], {}, {}, bound={"wp_a"}, visitors_posts=[])
+    seen = SiteContents(["wp_a", "wp_b"], [], {}, {}, bound={"wp_a"}, visitors_posts=[])
 
     parts = selection.tables(seen, Baseline("s1_x", "wp_"))
 

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from svc_webhost.apache.htaccess import Directive
-from svc_webhost.htaccess.judging import Judged
+from svc_webhost.htaccess.judging import DirectiveVerdict
 from svc_webhost.htaccess.verdicts import Verdict
 from tests.support.figures import report_figure
 from tests.support.htaccess_oracle import Case, Compared, Difference, ask_both, compare, corpus, domain_of
@@ -40,7 +40,7 @@ def products() -> list[Case]:
     return [corpus(file, domain).translated(domain) for file, domain in zip(FILES, domains, strict=True)]
 
 
-def blocking(cases: list[Case]) -> dict[str, list[tuple[PurePosixPath, Judged]]]:
+def blocking(cases: list[Case]) -> dict[str, list[tuple[PurePosixPath, DirectiveVerdict]]]:
     return {case.name: case.blocking(domain_of(FIRST + place)) for place, case in enumerate(cases)}
 
 

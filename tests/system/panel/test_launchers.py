@@ -180,7 +180,7 @@ async def test_one_on_demand_begins_with_whoever_connects_and_again_after_a_rest
     ensured = await place.launcher.ensure(service)
     first = await place.greeting("web")
     running = await place.launcher.processes()
-    await place.launcher.rest(service.name)
+    await place.launcher.stop_idle(service.name)
     rested = await place.launcher.ensure(service)
     names = await place.launcher.names()
     second = await place.greeting("web")
@@ -209,7 +209,7 @@ async def test_nobody_who_connects_is_refused_by_one_that_goes_to_rest(place: Pl
         await _heard_another(heard, None)
         for _ in range(6):
             last = heard[-1]
-            await place.launcher.rest(service.name)
+            await place.launcher.stop_idle(service.name)
             await _heard_another(heard, last)
         finished.set()
 

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.controller.backups.records import At, loss_alert, place_of_task, removal_alert
+from svc_actors.controller.backups.records import BackupLocation, loss_alert, place_of_task, removal_alert
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
 from svc_actors.store import Caller, Target, Transaction, audit
@@ -54,7 +54,7 @@ async def is_due(tx: Transaction, vm_id: UUID) -> bool:
     return bool(await tx.fetchval("SELECT copies_until <= now() FROM vms WHERE id = $1", vm_id))
 
 
-async def forget(tx: Transaction, vm_id: UUID, at: At) -> None:
+async def forget(tx: Transaction, vm_id: UUID, at: BackupLocation) -> None:
     """Delete the records of the machine's copies there."""
     there = "vm_id = $1 AND CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END"
     await tx.execute(f"DELETE FROM machine_backups WHERE {there}", vm_id, at.node_id, at.target_id)

@@ -10,7 +10,7 @@ from uuid import UUID
 from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import (
     FORGET,
-    At,
+    BackupLocation,
     copied_disks,
     forget_copies,
     is_held,
@@ -38,7 +38,7 @@ async def start_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> d
         # A scheduled backup asks the node itself: the recorded problem may have been fixed since.
         await require_backups(tx, vm.node_id)
     await require_not_held(tx, vm.id)
-    at = At(vm.node_id, await target_of_node(tx, vm.node_id))
+    at = BackupLocation(vm.node_id, await target_of_node(tx, vm.node_id))
     await note_store(tx, vm.id, at)
     return {**_told(at), FORGET: [str(copy_id) for copy_id in await to_forget(tx, vm.id, at)]}
 
@@ -57,7 +57,9 @@ async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> d
     return {"copy_id": str(copy_id), **parameters}
 
 
-async def start_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
+async def start_removal(
+    tx: Transaction, caller: Caller, vm: MachineRow, at: BackupLocation
+) -> dict[str, object] | None:
     """Remove a deleted machine's copies there. None if that is not due, or if the node is lost or was removed: the
     storage mounted on it keeps its copies, and the audit says so. Raises not_ready."""
     if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
@@ -70,7 +72,9 @@ async def start_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At)
     return _told(at)
 
 
-async def start_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
+async def start_forgetting(
+    tx: Transaction, caller: Caller, vm: MachineRow, at: BackupLocation
+) -> dict[str, object] | None:
     """Remove superseded copies at a place that the machine is no longer copied to. None if there are none, or if the
     node is lost or was removed, as in `start_removal`. Raises not_ready."""
     copies = await superseded_at(tx, vm.id, at)
@@ -85,7 +89,7 @@ async def start_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: 
     return told | _told(at)
 
 
-async def _gone(tx: Transaction, at: At) -> str | None:
+async def _gone(tx: Transaction, at: BackupLocation) -> str | None:
     """The node's name, if the copies lie at storage mounted on it and it was declared lost or removed."""
     if at.target_id is not None:
         return None
@@ -95,6 +99,6 @@ async def _gone(tx: Transaction, at: At) -> str | None:
     return name
 
 
-def _told(at: At) -> dict[str, object]:
+def _told(at: BackupLocation) -> dict[str, object]:
     """Parameters of a task for copies that lie at a target and not at storage mounted on the node."""
     return {} if at.target_id is None else {"target_id": str(at.target_id)}

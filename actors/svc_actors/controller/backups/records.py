@@ -91,7 +91,7 @@ async def set_policy(
 
 
 @dataclass(frozen=True)
-class At:
+class BackupLocation:
     """Where copies of a machine lie: at a target that every node reaches, or at storage mounted on the node."""
 
     node_id: UUID | None
@@ -104,20 +104,20 @@ class At:
 
 
 _THERE: Final = "(CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END)"
-"""SQL for `At.has`, with the node as $2 and the target as $3."""
+"""SQL for `BackupLocation.has`, with the node as $2 and the target as $3."""
 
 
 FORGET: Final = "forget"
 """A backup task's parameter: the copies to remove once it is complete (`to_forget`)."""
 
 
-def place_of_task(task: Task) -> At:
+def place_of_task(task: Task) -> BackupLocation:
     """The place of the copies that a task works on."""
     told = task.parameters.get("target_id")
-    return At(task.node_id, UUID(told) if told is not None else None)
+    return BackupLocation(task.node_id, UUID(told) if told is not None else None)
 
 
-async def to_forget(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ...]:
+async def to_forget(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tuple[UUID, ...]:
     """What to remove there once another copy is complete: the copies that it supersedes, the oldest first, and the
     remains of attempts that failed or were cancelled since the last complete copy."""
     superseded = await _superseded(queryable, vm_id, more=1)
@@ -213,10 +213,10 @@ async def require_not_held(queryable: Queryable, vm_id: UUID) -> None:
         )
 
 
-async def place_of_copy(queryable: Queryable, copy_id: UUID) -> At:
+async def place_of_copy(queryable: Queryable, copy_id: UUID) -> BackupLocation:
     """The node that made the copy, and the target it lies at."""
     row = await queryable.fetchone("SELECT node_id, target_id FROM machine_backups WHERE id = $1", copy_id)
-    return At(row["node_id"], row["target_id"])
+    return BackupLocation(row["node_id"], row["target_id"])
 
 
 async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
@@ -230,7 +230,7 @@ async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
             )
 
 
-async def note_store(tx: Transaction, vm_id: UUID, at: At) -> None:
+async def note_store(tx: Transaction, vm_id: UUID, at: BackupLocation) -> None:
     """The node is asked for a copy: from now on data of the machine may lie there."""
     await tx.execute(
         "INSERT INTO machine_backup_stores (vm_id, node_id, target_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
@@ -285,7 +285,7 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
             await tell_missing(tx, vm.id, vm.name, vm.project_id, f"The last attempt failed: {ending.message}")
 
 
-async def superseded_at(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ...]:
+async def superseded_at(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tuple[UUID, ...]:
     """Superseded copies to remove at a place that the machine is no longer copied to: its former node has another
     target, or its node has changed the target."""
     rows = await queryable.fetch(

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.controller.backups.records import At, as_policy, tell_missing
+from svc_actors.controller.backups.records import BackupLocation, as_policy, tell_missing
 from svc_actors.controller.backups.schedule import LATE_AFTER, last_hour, next_due
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.traffic.periods import utc_now
@@ -150,7 +150,7 @@ async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> 
                 continue
             begun.add(row["id"])
             try:
-                await actors.ref(Machine, str(row["id"])).ask(remove, At(row["node_id"], row["target_id"]))
+                await actors.ref(Machine, str(row["id"])).ask(remove, BackupLocation(row["node_id"], row["target_id"]))
             except DomainError as error:
                 log.warning("backups.not_removed", vm_id=str(row["id"]), error=str(error))
 

@@ -208,7 +208,7 @@ class Gateway:
                     operation_id, operation, timeout=timeout, on_progress=on_progress
                 )
             except OperationFailed:
-                # `lose` has failed all operations of the node. That is the controller's word, not the host's, and a
+                # `mark_lost` has failed all operations of the node. That is the controller's word, not the host's: a
                 # task must not take it for a refusal.
                 if node_id in self._lost:
                     raise NodeLost from None
@@ -259,7 +259,7 @@ class Gateway:
         """A token for `ControllerSource`: this node may read the file that `find_file` knows by this key, for a day."""
         return self._streams.offer_file(node_id, file)
 
-    def lose(self, node_id: UUID) -> None:
+    def mark_lost(self, node_id: UUID) -> None:
         """The node was declared lost: every wait for it, and every later call, raises `NodeLost`."""
         # Marked first: `perform` recognises the operations that `drop` fails by this mark.
         self._lost.add(node_id)

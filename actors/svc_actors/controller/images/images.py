@@ -242,7 +242,7 @@ class ImageWork:
         limiter = trio.CapacityLimiter(_AT_ONCE)
         async with self._open_client() as http:
 
-            async def one(image: Published) -> None:
+            async def read_digest(image: Published) -> None:
                 try:
                     async with limiter:
                         problem = await self._read(run, http, image)
@@ -255,7 +255,7 @@ class ImageWork:
 
             async with trio.open_nursery() as nursery:
                 for image in self._catalogue:
-                    nursery.start_soon(one, image)
+                    nursery.start_soon(read_digest, image)
         for error in interrupted:
             raise error
         if failed:

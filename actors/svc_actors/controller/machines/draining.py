@@ -120,7 +120,7 @@ class DrainWork:
         turns = trio.CapacityLimiter(AT_ONCE)
         in_the_way: dict[UUID, str] = {}
 
-        async def one(vm: Record) -> None:
+        async def move_one(vm: Record) -> None:
             async with turns:
                 try:
                     if not await self._moved(run, vm):
@@ -131,7 +131,7 @@ class DrainWork:
 
         async with trio.open_nursery() as nursery:
             for vm in machines:
-                nursery.start_soon(one, vm)
+                nursery.start_soon(move_one, vm)
         return in_the_way
 
     async def _moved(self, run: TaskRun, vm: Record) -> bool:

@@ -62,7 +62,7 @@ Prepared = tuple[KeptMachine, UUID, CpuMode]
 
 
 class LiveWork:
-    """`seen` records what the machine's node said of it within a step. `gone_over` records that the guest is at the
+    """`seen` records what the machine's node said of it within a step. `commit_move` records that the guest is at the
     target, `gone_back` that it is at the source after all; both return False if the task has ended."""
 
     def __init__(
@@ -72,7 +72,7 @@ class LiveWork:
         tasks: TaskRunner,
         images: ImageSources,
         seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
-        gone_over: Callable[[Task], Awaitable[bool]],
+        commit_move: Callable[[Task], Awaitable[bool]],
         gone_back: Callable[[Task], Awaitable[bool]],
     ) -> None:
         self._database = database
@@ -80,7 +80,7 @@ class LiveWork:
         self._tasks = tasks
         self._images = images
         self._seen = seen
-        self._gone_over = gone_over
+        self._commit_move = commit_move
         self._gone_back = gone_back
 
     async def has_gone_over(self, run: TaskRun) -> bool:
@@ -119,7 +119,7 @@ class LiveWork:
                 arrived = (await self._asked_where(run, _target(run), look)).place is LivePlace.ARRIVED
             except LostWithNode:
                 raise lost from None
-            if not arrived or not await self._gone_over(run.task):
+            if not arrived or not await self._commit_move(run.task):
                 raise lost
             await run.log(
                 "Its node was declared lost; the other node has all of the machine, which continues there.",
@@ -168,7 +168,7 @@ class LiveWork:
                 for words, memory, *disks in zip(*joined, strict=True)
             )
 
-            async def have(step: str, operation: NodeOperation, node_id: UUID | None) -> None:
+            async def run_step(step: str, operation: NodeOperation, node_id: UUID | None) -> None:
                 try:
                     await run.perform(operation, step=f"{step}-{attempt}", node_id=node_id, span=(10, 100))
                 except (HostRefused, LostWithNode) as refusal:
@@ -178,8 +178,8 @@ class LiveWork:
 
             receive = VmLiveReceive(machine=machine, image=image, cpu_mode=cpu_mode, streams=receiving)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(have, "live-send", VmLiveSend(vm_id=vm_id, streams=sending), None)
-                nursery.start_soon(have, "live-receive", receive, target)
+                nursery.start_soon(run_step, "live-send", VmLiveSend(vm_id=vm_id, streams=sending), None)
+                nursery.start_soon(run_step, "live-receive", receive, target)
             if failures:
                 await run.withdraw()
         return min(failures, key=follows) if failures else None
@@ -198,7 +198,7 @@ class LiveWork:
             except LostWithNode:
                 # The target was declared lost with the guest in it. The source has the disks as of its departure.
                 arrived = LivePlace.ABSENT
-            if arrived is LivePlace.ARRIVED and await self._gone_over(run.task):
+            if arrived is LivePlace.ARRIVED and await self._commit_move(run.task):
                 return True
             await run.log(
                 "The other node has lost the guest; it is started on the original node.", level=LogLevel.WARNING

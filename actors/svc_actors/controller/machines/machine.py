@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups import orders as backup_orders
-from svc_actors.controller.backups.records import At
+from svc_actors.controller.backups.records import BackupLocation
 from svc_actors.controller.machines import (
     copy_files,
     media,
@@ -47,7 +47,7 @@ from svc_actors.controller.machines.network_attachment import (
     detach,
     set_rate,
 )
-from svc_actors.controller.machines.observing import Seen, record_observations
+from svc_actors.controller.machines.observing import MachineReport, record_observations
 from svc_actors.controller.machines.outcomes import DESTROYED, GENERATION, RELEASED, settle
 from svc_actors.controller.machines.processors import NewProcessor
 from svc_actors.controller.machines.records import (
@@ -78,7 +78,7 @@ from svc_actors.controller.tasks.runner import (
     open_task_of,
 )
 from svc_actors.controller.volumes import orders as volume_orders
-from svc_actors.controller.volumes.records import goes_with_machine
+from svc_actors.controller.volumes.records import volumes_deleted_with
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, service_itself
@@ -117,7 +117,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> tuple[Task, Task | None]:
             vm = await lock_machine(tx, self.vm_id)
             require_known(vm)
-            await moving.require_let_go(tx, vm)
+            await moving.require_released(tx, vm)
             if order.wants is DesiredPower.RUNNING:
                 await require_not_suspended(tx, vm)
             superseded = await supersede(tx, caller, self.vm_id, order)
@@ -149,11 +149,11 @@ class Machine(Actor):
             vm = await lock_machine(tx, self.vm_id)
             require_unprotected(vm, Order.DELETE)
             await require_idle(tx, self.vm_id)
-            await moving.require_let_go(tx, vm)
+            await moving.require_released(tx, vm)
             status = moved(vm, Order.DELETE)
             released = await start_release(tx, self.vm_id)
             await network_changed(tx, [self.vm_id])
-            going = await goes_with_machine(tx, vm.id, all_of_them=destroy_volumes)
+            going = await volumes_deleted_with(tx, vm.id, all_of_them=destroy_volumes)
             destroyed = {DESTROYED: [str(each) for each in going]} if going else {}
             parameters = {"destroy_disks": destroy_disks, RELEASED: released} | destroyed
             task = await new_task(tx, caller, vm, Order.DELETE.op, parameters)
@@ -302,13 +302,13 @@ class Machine(Actor):
             self._tasks.start(task)
         return task
 
-    async def gone_over(self, task: Task) -> bool:
+    async def commit_move(self, task: Task) -> bool:
         """Record that the guest of a live migration now runs on the other node. False if the task has ended meanwhile:
         then the machine stays where it was."""
-        return await self._within(task, moving.gone_over)
+        return await self._within(task, moving.commit_move)
 
     async def gone_back(self, task: Task) -> bool:
-        """Record that the guest of a live migration is on the source node after all. False as in `gone_over`."""
+        """Record that the guest of a live migration is on the source node after all. False as in `commit_move`."""
         return await self._within(task, moving.gone_back)
 
     async def _within(self, task: Task, step: Callable[[Transaction, MachineRow, Task], Awaitable[None]]) -> bool:
@@ -453,7 +453,7 @@ class Machine(Actor):
         self._tasks.start(task)
         return volume_id, task
 
-    async def remove_copies(self, at: At) -> Task | None:
+    async def remove_copies(self, at: BackupLocation) -> Task | None:
         """Remove the deleted machine's copies at a place, if that is due. A node that is lost or was removed is not
         asked: the storage mounted on it keeps its copies, and the audit says so."""
 
@@ -467,7 +467,7 @@ class Machine(Actor):
 
         return self._begun(await self._database.transact(work))
 
-    async def forget_copies(self, at: At) -> Task | None:
+    async def forget_copies(self, at: BackupLocation) -> Task | None:
         """Remove superseded copies at a place that the machine is no longer copied to; a node that is lost or was
         removed is treated as in `remove_copies`."""
 
@@ -564,7 +564,7 @@ class Machine(Actor):
         """
 
         async def work(tx: Transaction) -> bool:
-            seen = {self.vm_id: Seen(node_id, state, reason, cause, rescue)}
+            seen = {self.vm_id: MachineReport(node_id, state, reason, cause, rescue)}
             return bool(await record_observations(tx, seen, asked_at=asked_at, wait=True))
 
         try:

@@ -69,7 +69,7 @@ class _Ready:
 
 
 class MoveWork:
-    """`seen`, `gone_over` and `gone_back` as of `LiveWork`."""
+    """`seen`, `commit_move` and `gone_back` as of `LiveWork`."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class MoveWork:
         images: ImageSources,
         media: MediaWork,
         seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
-        gone_over: Callable[[Task], Awaitable[bool]],
+        commit_move: Callable[[Task], Awaitable[bool]],
         gone_back: Callable[[Task], Awaitable[bool]],
     ) -> None:
-        self._live = LiveWork(database, sealer, tasks, images, seen, gone_over, gone_back)
+        self._live = LiveWork(database, sealer, tasks, images, seen, commit_move, gone_back)
         self._database = database
         self._sealer = sealer
         self._tasks = tasks
@@ -226,7 +226,7 @@ async def _both(
     disks: list[tuple[CopiedDisk, ...]] = []
     refusals: list[HostRefused | LostWithNode] = []
 
-    async def have(step: str, operation: NodeOperation, node_id: UUID | None, span: tuple[int, int]) -> None:
+    async def run_step(step: str, operation: NodeOperation, node_id: UUID | None, span: tuple[int, int]) -> None:
         try:
             result = await run.perform(operation, step=f"{step}-{attempt}", node_id=node_id, span=span)
             if not isinstance(result, SentDisks):
@@ -237,8 +237,8 @@ async def _both(
             nursery.cancel_scope.deadline = trio.current_time() + _OTHER_ENDS_SECONDS
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(have, "send", send, None, (10, 100))
-        nursery.start_soon(have, "receive", take_in, _target(run), (10, 100))
+        nursery.start_soon(run_step, "send", send, None, (10, 100))
+        nursery.start_soon(run_step, "receive", take_in, _target(run), (10, 100))
     if refusals:
         await run.withdraw()
         return min(refusals, key=follows)

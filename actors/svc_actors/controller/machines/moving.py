@@ -9,7 +9,8 @@ Invariants:
 - a machine moves while it is off, or live (`live_work`). With `restart` the task shuts a running one down; its desired
   power stays `running`, so the power watch starts it again on whichever node the task leaves it;
 - a machine of which an earlier move has left something on a node does not move;
-- a guest that moved live continues at the target once the record names the target (`gone_over`), before its task ends;
+- a guest that moved live continues at the target once the record names the target (`commit_move`), before its task
+  ends;
 - the target is judged under the lock of its capacity. Both nodes' capacities are locked in the order of their ids;
 - the target carries the machine's addresses only once the source has released them. Before, the machine is not
   started there, its network is not applied, and no address is freed.
@@ -96,7 +97,7 @@ async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
     return parameters, admission.moved(vm, Order.MIGRATE) if restart else None
 
 
-async def gone_over(tx: Transaction, vm: MachineRow, task: Task) -> None:
+async def commit_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
     """The guest has left the source and is complete at the target: the record names the target from now on."""
     # Repeated after a restart of the controller between this commit and the task's end: it is recorded already.
     if vm.node_id != UUID(task.parameters[TARGET]):
@@ -163,7 +164,7 @@ async def require_nothing_left(tx: Transaction, vm: MachineRow) -> None:
         raise _left_at(node)
 
 
-async def require_let_go(tx: Transaction, vm: MachineRow) -> None:
+async def require_released(tx: Transaction, vm: MachineRow) -> None:
     """Raises not_ready while the node that the machine was on may still carry its addresses."""
     node = await tx.fetchval(
         "SELECT nodes.name FROM vms JOIN nodes ON nodes.id = vms.moved_from WHERE vms.id = $1", vm.id

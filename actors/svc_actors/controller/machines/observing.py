@@ -27,7 +27,7 @@ from svc_nodeagent.protocol import DomainState, StateCause
 
 
 @dataclass(frozen=True)
-class Seen:
+class MachineReport:
     """A node's report of a machine; `reason` is the host's explanation, `cause` the same for programs."""
 
     node_id: UUID
@@ -49,7 +49,7 @@ WHERE resource_kind = 'vm' AND resource_id = ANY($1::uuid[]) AND status IN ('que
 
 
 async def record_observations(
-    tx: Transaction, seen: Mapping[UUID, Seen], *, asked_at: datetime | None, wait: bool = False
+    tx: Transaction, seen: Mapping[UUID, MachineReport], *, asked_at: datetime | None, wait: bool = False
 ) -> set[UUID]:
     """Record nodes' reports of machines that are placed on them; returns the ids of the machines considered.
 
@@ -77,7 +77,12 @@ def _heard_since(vm: MachineRow, asked_at: datetime, now: datetime) -> bool:
 
 
 async def _write(
-    tx: Transaction, machines: list[MachineRow], seen: Mapping[UUID, Seen], busy: set[UUID], *, from_inventory: bool
+    tx: Transaction,
+    machines: list[MachineRow],
+    seen: Mapping[UUID, MachineReport],
+    busy: set[UUID],
+    *,
+    from_inventory: bool,
 ) -> None:
     """Record the state of all machines, change statuses, and announce the changes."""
     statuses: list[str] = []
@@ -117,7 +122,7 @@ async def _write(
 
 
 async def _moved(
-    tx: Transaction, vm: MachineRow, seen: Seen, *, from_inventory: bool
+    tx: Transaction, vm: MachineRow, seen: MachineReport, *, from_inventory: bool
 ) -> tuple[MachineStatus, str | None]:
     observation = observe(seen.state)
     if observation is None or (vm.status is MachineStatus.FAILED and vm.built_at is None):
@@ -136,7 +141,7 @@ async def _moved(
     return moved_by(vm.status, vm.status_reason, observation, reason)
 
 
-def _reason(seen: Seen) -> str | None:
+def _reason(seen: MachineReport) -> str | None:
     match seen.state:
         case DomainState.PAUSED if seen.cause is StateCause.IO_ERROR:
             return "The guest is paused: its disk could not be written. It resumes once its host has space."

@@ -106,7 +106,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)
-        # A live move was recorded within the task (`moving.gone_over`): the guest waited paused for that.
+        # A live move was recorded within the task (`moving.commit_move`): the guest waited paused for that.
         case moving.OP if ending.succeeded and not task.parameters.get(moving.LIVE):
             await moving.moved(tx, vm, task)
         case "vm.set_password":

@@ -40,7 +40,7 @@ async def idle(tx: Transaction, vm_id: UUID) -> MachineRow:
     vm = await lock_machine(tx, vm_id)
     require_known(vm)
     await require_idle(tx, vm_id)
-    await moving.require_let_go(tx, vm)
+    await moving.require_released(tx, vm)
     return vm
 
 

@@ -158,7 +158,7 @@ class MachineWork:
         await self._actors.ref(Machine, str(vm_id)).ask(Machine.observed, node_id, state, reason)
 
     async def _gone_over(self, task: Task) -> bool:
-        return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.gone_over, task)
+        return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.commit_move, task)
 
     async def _gone_back(self, task: Task) -> bool:
         return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.gone_back, task)

@@ -56,7 +56,7 @@ class Presence(Protocol):
 
     def is_online(self, node_id: UUID) -> bool: ...
 
-    def lose(self, node_id: UUID) -> None: ...
+    def mark_lost(self, node_id: UUID) -> None: ...
 
     def drop(self, node_id: UUID, reason: str) -> None: ...
 
@@ -313,7 +313,7 @@ class Node(Actor):
 
         await self._database.transact(work)
         self._services.authority.forget(self.node_id)
-        self._services.gateway.lose(self.node_id)
+        self._services.gateway.mark_lost(self.node_id)
 
     async def delete(self, caller: Caller) -> None:
         """Delete the node: its certificates are revoked and its connection is closed. Raises conflict while a machine

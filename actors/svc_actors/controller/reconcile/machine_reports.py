@@ -27,7 +27,7 @@ import structlog
 import trio
 
 from svc_actors.allowance import Allowances
-from svc_actors.controller.machines.observing import Seen, record_observations
+from svc_actors.controller.machines.observing import MachineReport, record_observations
 from svc_actors.controller.nodes.domain_changes import note_domain_changes
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
@@ -54,7 +54,7 @@ MOST_CHANGES_A_MINUTE: Final = 3_000.0
 what a hostile node reports beyond that is left to its inventories."""
 log = structlog.get_logger(__name__)
 
-Deliver = Callable[[UUID, UUID, Seen, datetime | None], Awaitable[object]]
+Deliver = Callable[[UUID, UUID, MachineReport, datetime | None], Awaitable[object]]
 """`await deliver(node_id, vm_id, seen, asked_at)`: deliver to a machine what its host reports, and return once the
 machine has recorded it. `asked_at` is given for an inventory, which describes the past. A machine that is not placed on
 that node ignores it."""
@@ -78,7 +78,7 @@ class MachineReports:
         self._deliver = deliver
         self._recheck = recheck
         self._deadline = deadline
-        self._changes = NodeQueue[dict[UUID, Seen]]()
+        self._changes = NodeQueue[dict[UUID, MachineReport]]()
         self._allowances = Allowances(per_minute=MOST_CHANGES_A_MINUTE)
         self._being_told = Counter[UUID]()
         self._recording = trio.CapacityLimiter(NODES_AT_ONCE)
@@ -101,7 +101,7 @@ class MachineReports:
         if too_many or not self._allowances.spend(node_id):
             self._recheck(node_id)
             return
-        changes[change.vm_id] = Seen(node_id, change.state, change.reason, change.cause)
+        changes[change.vm_id] = MachineReport(node_id, change.state, change.reason, change.cause)
         self._changes.put(node_id, changes)
 
     async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
@@ -122,7 +122,7 @@ class MachineReports:
         async with self._recording:
             compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
             seen = {
-                each.vm_id: Seen(node_id, each.state, each.reason, each.cause, each.rescue)
+                each.vm_id: MachineReport(node_id, each.state, each.reason, each.cause, each.rescue)
                 for each in compared.differences
             }
             passed_over = await self._record(seen, asked_at)
@@ -133,7 +133,7 @@ class MachineReports:
             if vm_id not in known:
                 await node.ask(Node.unauthorised_report, f"has a domain of machine {vm_id}, which is not placed on it")
 
-    async def _record(self, seen: Mapping[UUID, Seen], asked_at: datetime | None) -> set[UUID]:
+    async def _record(self, seen: Mapping[UUID, MachineReport], asked_at: datetime | None) -> set[UUID]:
         """Record all; gives those that were passed over."""
         recorded: set[UUID] = set()
         vm_ids = sorted(seen)
@@ -152,7 +152,9 @@ class MachineReports:
                     nursery.start_soon(self._tell_in_turn, vm_id, seen)
             await trio.sleep_until(began + _CHANGES_PERIOD)
 
-    async def _record_changes(self, changes: Mapping[UUID, Mapping[UUID, Seen]]) -> list[tuple[UUID, Seen]]:
+    async def _record_changes(
+        self, changes: Mapping[UUID, Mapping[UUID, MachineReport]]
+    ) -> list[tuple[UUID, MachineReport]]:
         """Record what these nodes report. Returns the reports that must go through the machine's actor: its record is
         locked, or an earlier report is on that way. A node that could not be recorded gets another inventory."""
         try:
@@ -182,7 +184,7 @@ class MachineReports:
             self._recheck(node_id)
         return []
 
-    async def _tell_in_turn(self, vm_id: UUID, seen: Seen) -> None:
+    async def _tell_in_turn(self, vm_id: UUID, seen: MachineReport) -> None:
         try:
             await self._tell_machine(vm_id, seen, None)
         finally:
@@ -190,7 +192,7 @@ class MachineReports:
             if not self._being_told[vm_id]:
                 del self._being_told[vm_id]
 
-    async def _tell_machine(self, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> None:
+    async def _tell_machine(self, vm_id: UUID, seen: MachineReport, asked_at: datetime | None) -> None:
         """A machine whose actor refuses, or is slow, holds up no other. What is not delivered in time may still be
         recorded, and the node gets another inventory."""
         node_id = seen.node_id

@@ -30,7 +30,7 @@ import trio
 from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.observing import Seen
+from svc_actors.controller.machines.observing import MachineReport
 from svc_actors.controller.nodes.disks import NodeDisks
 from svc_actors.controller.nodes.live_figures import record_live_figures
 from svc_actors.controller.nodes.node import Node, offline_alert, silent_alert
@@ -67,7 +67,7 @@ def machine_deliverer(system: ActorSystem) -> Deliver:
     """Delivers to a machine through its actor. The caller waits for the record, so deliveries under way are limited by
     what the database records."""
 
-    async def deliver(node_id: UUID, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> object:
+    async def deliver(node_id: UUID, vm_id: UUID, seen: MachineReport, asked_at: datetime | None) -> object:
         machine = system.ref(Machine, str(vm_id))
         return await machine.ask(
             Machine.observed, node_id, seen.state, seen.reason, cause=seen.cause, rescue=seen.rescue, asked_at=asked_at

@@ -53,7 +53,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Judged:
+class MachineTraffic:
     """A machine, its policy and counted traffic of the current period, and the sanction in force."""
 
     id: UUID
@@ -125,7 +125,7 @@ async def _bring_up_to_date(tx: Transaction, plan_id: UUID | None, vm_ids: Seque
 
 async def _out_of_date(
     queryable: Queryable, period: Period, plan_id: UUID | None, vm_ids: Sequence[UUID] | None = None
-) -> list[Judged]:
+) -> list[MachineTraffic]:
     """The machines whose sanction in force differs from the required one; of one plan, or among `vm_ids`, if given."""
     rows = await queryable.fetch(
         f"""
@@ -151,16 +151,16 @@ async def _out_of_date(
         None if vm_ids is None else list(vm_ids),
         GIB,
     )
-    return [machine for machine in map(_judged, rows) if machine.required_standing(period) != machine.standing]
+    return [machine for machine in map(_as_traffic, rows) if machine.required_standing(period) != machine.standing]
 
 
-def _judged(row: Record) -> Judged:
+def _as_traffic(row: Record) -> MachineTraffic:
     policy = as_policy(row)
     standing = None
     if row["standing_action"] is not None:
         sanction = Sanction(TrafficAction(row["standing_action"]), row["standing_mbps"])
         standing = Standing(sanction, Period(row["standing_period"]))
-    return Judged(
+    return MachineTraffic(
         id=row["id"],
         name=row["name"],
         project_id=row["project_id"],
@@ -173,7 +173,7 @@ def _judged(row: Record) -> Judged:
     )
 
 
-async def _decide(tx: Transaction, machine: Judged, standing: Standing | None, now: datetime) -> None:
+async def _decide(tx: Transaction, machine: MachineTraffic, standing: Standing | None, now: datetime) -> None:
     """Replace the standing decision by `required_standing`, with its effect, history, audit row and event."""
     action = Decided(standing.sanction.action.value) if standing is not None else Decided.LIFT
     mbps = standing.sanction.throttle_mbps if standing is not None else None
@@ -231,7 +231,7 @@ def traffic_alert(vm_id: UUID, period: Period) -> str:
     return f"traffic:{vm_id}:{period}"
 
 
-def _sanctioned_because(machine: Judged, period: Period) -> str:
+def _sanctioned_because(machine: MachineTraffic, period: Period) -> str:
     policy = machine.policy
     counted = "Sent" if policy.direction is TrafficDirection.OUTBOUND else "Sent and received"
     throttled = f"it is throttled to {policy.throttle_mbps} Mbit/s"
@@ -244,7 +244,7 @@ def _sanctioned_because(machine: Judged, period: Period) -> str:
     return f"{counted} {used} in {period}; {done[policy.action]} until the month is over."
 
 
-def _lifted_because(machine: Judged, period: Period) -> str:
+def _lifted_because(machine: MachineTraffic, period: Period) -> str:
     if machine.deleted:
         return "The machine is deleted."
     if machine.standing is not None and machine.standing.period != period:

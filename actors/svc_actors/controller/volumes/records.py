@@ -329,7 +329,7 @@ async def machine_gone(tx: Transaction, vm_id: UUID, destroyed: Sequence[UUID]) 
             await record_finding(tx, volume, Finding.LOST, error="Its machine was deleted while it was worked on.")
 
 
-async def goes_with_machine(tx: Transaction, vm_id: UUID, *, all_of_them: bool) -> list[UUID]:
+async def volumes_deleted_with(tx: Transaction, vm_id: UUID, *, all_of_them: bool) -> list[UUID]:
     """The volumes that a deletion of the machine destroys. Raises conflict if one of them is protected."""
     rows = await tx.fetch(
         "SELECT * FROM volumes WHERE vm_id = $1 AND ($2 OR delete_with_machine) ORDER BY id FOR NO KEY UPDATE",

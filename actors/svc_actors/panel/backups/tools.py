@@ -19,7 +19,7 @@ from svc_actors.panel.backups.databases import LIST, DatabaseBackups, Dumped
 from svc_actors.panel.backups.places import SPARE_BYTES, Places
 from svc_actors.panel.backups.records import adopt_backup, tag_of
 from svc_actors.panel.backups.repositories import RepositoryRow
-from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, Judged, judge, recorded, tell_of_adopted
+from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, SnapshotVerdict, judge, recorded, tell_of_adopted
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
@@ -112,7 +112,7 @@ class Tools:
         repository: Repository,
         snapshots: Sequence[Snapshot] | None = None,
         known_until: datetime | None = None,
-    ) -> tuple[list[Snapshot], Judged]:
+    ) -> tuple[list[Snapshot], SnapshotVerdict]:
         """Remove only the snapshots of deleted backups and those that jobs left incomplete: backups without a record
         may be newer than the records. Returns the remaining snapshots and the verdict. `snapshots`: the repository's
         snapshots, if the job has just listed them. `known_until`: for a target, if this server has a complete backup

@@ -41,7 +41,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Judged:
+class SnapshotVerdict:
     """`superfluous` are removed. `complete` are backups without a record, the oldest first, each with the time when it
     was made. `foreign` snapshots have no tag of ours."""
 
@@ -62,7 +62,7 @@ async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
     return Recorded(frozenset(row["id"] for row in kept), frozenset(row["backup_id"] for row in deleted))
 
 
-def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> Judged:
+def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> SnapshotVerdict:
     """A backup is complete once its tree is marked so, which is the last step (`BackupWork.check`). A backup without a
     record that was made before `known_until` was deleted."""
     of = {snapshot.id: backup_of(snapshot) for snapshot in snapshots}
@@ -83,7 +83,7 @@ def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime 
         elif backup_id in deleted or backup_id not in trees:
             superfluous.append(snapshot)
     unknown = {each: at for each, at in trees.items() if each not in known.kept and each not in deleted}
-    return Judged(tuple(superfluous), unknown, tuple(foreign))
+    return SnapshotVerdict(tuple(superfluous), unknown, tuple(foreign))
 
 
 def backup_of(snapshot: Snapshot) -> UUID | None:
@@ -111,7 +111,9 @@ async def tell_of_adopted(tx: Transaction, repository: RepositoryRow, adopted: C
         await close_alert(tx, key)
 
 
-async def tell_of_unknown(tx: Transaction, repository: RepositoryRow, target: TargetRow, judged: Judged) -> None:
+async def tell_of_unknown(
+    tx: Transaction, repository: RepositoryRow, target: TargetRow, judged: SnapshotVerdict
+) -> None:
     """Alert about what stays at a target although no record has it."""
     times = [f"{at:%Y-%m-%d %H:%M} UTC" for at in judged.complete.values() if at is not None]
     message = None

@@ -174,7 +174,7 @@ class MigrationVerification:
         done = compared = 0
         limit = trio.CapacityLimiter(_AT_ONCE)
 
-        async def one(path: str) -> None:
+        async def compare_url(path: str) -> None:
             nonlocal done, compared
             async with limit:
                 before, now = await old.answer(path), await new.answer(path)
@@ -190,7 +190,7 @@ class MigrationVerification:
         with trio.move_on_after(_COMPARE_SECONDS):
             async with trio.open_nursery() as nursery:
                 for path in urls:
-                    nursery.start_soon(one, path)
+                    nursery.start_soon(compare_url, path)
         named = [{"path": path[:500], "difference": found[path]} for path in urls if path in found]
         return named, len(urls) - compared
 

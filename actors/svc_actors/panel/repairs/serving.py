@@ -51,13 +51,13 @@ class Configuration:
         except NginxError as error:
             findings.append(Finding(str(error), mendable=False))
         pool = _pool(site)
-        if pool is not None and not await self._php.holds(pool):
+        if pool is not None and not await self._php.is_current(pool):
             findings.append(Finding(f"The configuration of PHP {pool.version} is missing or differs from its record."))
         return findings
 
     async def mend(self, site: SiteRow) -> None:
         pool = _pool(site)
-        if pool is not None and not await self._php.holds(pool):
+        if pool is not None and not await self._php.is_current(pool):
             # The running master may have read the wrong configuration: restart it.
             await _restart_php(self._actors, site)
         else:

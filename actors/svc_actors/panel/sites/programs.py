@@ -108,7 +108,7 @@ class SitePrograms:
         sites = {row["number"]: as_site(row) for row in rows}
         wanted, unknown = _wanted(sites)
         try:
-            await self._php.hold([wanted[name] for name in wanted.keys() & running])
+            await self._php.reconcile([wanted[name] for name in wanted.keys() & running])
         except PhpError as error:
             log.error("php.not_held", reason=str(error))
         problems = await self._start({name: wanted[name] for name in wanted.keys() - running})

@@ -37,7 +37,7 @@ from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.staging import selection
 from svc_actors.panel.staging.records import StagingRow, pair_of, read_staging, write_move, write_pushed
-from svc_actors.panel.staging.selection import Choice, Seen
+from svc_actors.panel.staging.selection import Choice, SiteContents
 from svc_actors.panel.staging.states import StagingEnd
 from svc_actors.panel.staging.tools import Tools, translate_errors
 from svc_actors.panel.staging.undoing import JOURNAL, Undoing, new_database, old_database, top_of
@@ -90,7 +90,7 @@ class PushPreview:
 
     at: Configured
     copied: Configured
-    seen: Seen
+    seen: SiteContents
     files: list[selection.Part]
     tables: list[selection.Part]
 

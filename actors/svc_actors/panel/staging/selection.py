@@ -89,7 +89,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SiteContents:
     """Both sites as they are now: names of the copy's parts, facts of the live site's."""
 
     copied_tables: Sequence[str]
@@ -110,7 +110,7 @@ def is_kept(table: str, prefix: str) -> bool:
     return _VISITORS.fullmatch(table.removeprefix(prefix)) is not None
 
 
-def tables(seen: Seen, base: Baseline) -> list[Part]:
+def tables(seen: SiteContents, base: Baseline) -> list[Part]:
     # Only the copy's tables, by the prefix: a database may hold tables of other programs, which a push leaves alone.
     parts = []
     for name in seen.copied_tables:
@@ -130,7 +130,7 @@ def tables(seen: Seen, base: Baseline) -> list[Part]:
     return parts
 
 
-def files(seen: Seen, base: Baseline) -> list[Part]:
+def files(seen: SiteContents, base: Baseline) -> list[Part]:
     return [
         Part(
             name,

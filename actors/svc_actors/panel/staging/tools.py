@@ -21,7 +21,7 @@ import trio
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.staging.selection import OPTIONS, POSTS, VISITORS_POSTS, VOLATILE, Seen, is_copied
+from svc_actors.panel.staging.selection import OPTIONS, POSTS, VISITORS_POSTS, VOLATILE, SiteContents, is_copied
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 from svc_common.errors import capacity, conflict, unavailable
@@ -99,7 +99,7 @@ class Tools:
             wanted = [table for table in wanted if table.startswith(prefix)]
             return await self.tables.facts(name, wanted, options=f"{prefix}{OPTIONS}", volatile=VOLATILE)
 
-    async def seen(self, live: SiteRow, copy: SiteRow, at: Configured, copied: Configured) -> Seen:
+    async def seen(self, live: SiteRow, copy: SiteRow, at: Configured, copied: Configured) -> SiteContents:
         """Both sites as they are now."""
         with translate_errors():
             posts = f"{at.prefix}{POSTS}"
@@ -114,7 +114,7 @@ class Tools:
             }
             copied_tables = await self.tables.names(DatabaseName(copied.database))
         live_entries = await self.entries(live)
-        return Seen(
+        return SiteContents(
             copied_tables=copied_tables,
             copied_files=[entry for entry in await self.entries(copy) if is_copied(entry)],
             live_tables=await self.facts(at.database, at.prefix),

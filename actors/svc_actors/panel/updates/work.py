@@ -284,13 +284,13 @@ async def _each(things: Sequence[T], act: Callable[[T], Awaitable[None]]) -> Non
     """A few at once."""
     limit = trio.CapacityLimiter(_AT_ONCE)
 
-    async def one(thing: T) -> None:
+    async def act_on(thing: T) -> None:
         async with limit:
             await act(thing)
 
     async with trio.open_nursery() as nursery:
         for thing in things:
-            nursery.start_soon(one, thing)
+            nursery.start_soon(act_on, thing)
 
 
 async def _unheard(lines: list[str]) -> None:
