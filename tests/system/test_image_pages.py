@@ -52,7 +52,7 @@ async def test_the_overview_names_what_is_to_be_done_before_there_is_a_machine()
 
             await press_in_row(page, "Demo Linux", "Pull to node")
             await page.press("Pull")
-            await page.shows("is on its way")
+            await page.shows("is being fetched")
             await page.press("Overview")
             await page.shows("Have an image done")
 
