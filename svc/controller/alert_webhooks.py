@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from svc.identity.webhooks import (
+    ENDPOINT,
     CreateRequest,
     Delivery,
     DeliveryListRequest,
@@ -96,7 +97,8 @@ class AlertWebhooks(Webhooks[AlertWebhookCreate, AlertWebhookUpdate, AlertWebhoo
         replay="alert.replay",
     )
     columns = ("url", "least", "enabled", "waiting", "delivered=delivered_at", "id")
-    own = audited = ("least",)
+    select = f"SELECT e.least, {ENDPOINT} FROM webhook_endpoints AS e"
+    audited = ("least",)
 
     endpoint = AlertWebhook
     endpoint_with_secret = AlertWebhookSecret

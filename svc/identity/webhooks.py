@@ -125,6 +125,15 @@ class Names:
     replay: str
 
 
+ENDPOINT: Final = """
+    e.id, e.url, e.enabled, e.last_four AS secret_last_four, e.created_at, e.rotated_at,
+    (SELECT count(*) FROM webhook_deliveries AS d
+     WHERE d.endpoint_id = e.id AND d.next_attempt_at IS NOT NULL) AS waiting,
+    (SELECT max(d.attempted_at) FROM webhook_deliveries AS d
+     WHERE d.endpoint_id = e.id AND d.status = 'delivered') AS delivered_at"""
+"""The columns that every model of an endpoint shows."""
+
+
 class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
     """The webhooks of one service. Their models have names of its own, since they are in its OpenAPI document."""
 
@@ -132,8 +141,8 @@ class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
     names: ClassVar[Names]
     columns: ClassVar[tuple[str, ...]]
     """Of the list of endpoints on the command line."""
-    own: ClassVar[tuple[str, ...]]
-    """The columns of the service in `webhook_endpoints`, which models of endpoints show."""
+    select: ClassVar[str]
+    """The rows of endpoints: `ENDPOINT` and the service's own columns. A constant, as all recorded statements."""
     audited: ClassVar[tuple[str, ...]]
     """What the audit says of a new endpoint."""
 
@@ -222,7 +231,7 @@ class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
     async def _list(self, context: Context[WebhookServices], request: PageRequest) -> Page[Model]:
         rows, total = await paginate(
             context.services.database,
-            select=self._select,
+            select=self.select,
             source="webhook_endpoints AS e",
             where=[contains(request.q, "e.url")],
             sortable={"created_at": "e.created_at", "url": "e.url"},
@@ -333,24 +342,13 @@ class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
 
         return await context.services.database.transact(work)
 
-    @property
-    def _select(self) -> str:
-        return f"""
-            SELECT e.id, e.url, {", ".join(f"e.{column}" for column in self.own)}, e.enabled,
-                   e.last_four AS secret_last_four, e.created_at, e.rotated_at,
-                   (SELECT count(*) FROM webhook_deliveries AS d
-                    WHERE d.endpoint_id = e.id AND d.next_attempt_at IS NOT NULL) AS waiting,
-                   (SELECT max(d.attempted_at) FROM webhook_deliveries AS d
-                    WHERE d.endpoint_id = e.id AND d.status = 'delivered') AS delivered_at
-            FROM webhook_endpoints AS e"""
-
     def _shown(self, row: Record, secret: str | None = None) -> Model:
         if secret is None:
             return self.endpoint(**self.fields(row))
         return self.endpoint_with_secret(**self.fields(row) | {"secret": secret})
 
     async def _endpoint(self, queryable: Queryable, endpoint_id: UUID) -> Record:
-        row = await queryable.fetchrow(f"{self._select} WHERE e.id = $1", endpoint_id)
+        row = await queryable.fetchrow(f"{self.select} WHERE e.id = $1", endpoint_id)
         if row is None:
             raise endpoints.no_such_endpoint()
         return row

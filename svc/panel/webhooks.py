@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from svc.identity import webhooks
 from svc.identity.webhooks import (
+    ENDPOINT,
     CreateRequest,
     Delivery,
     EndpointRequest,
@@ -125,7 +126,7 @@ class PanelWebhooks(Webhooks[WebhookCreateRequest, WebhookUpdateRequest, Webhook
         replay="webhook.replay",
     )
     columns = ("url", "enabled", "waiting", "delivered=delivered_at", "ends in=secret_last_four", "id")
-    own = ("events",)
+    select = f"SELECT e.events, {ENDPOINT} FROM webhook_endpoints AS e"
     audited = ("events", "enabled")
 
     endpoint = WebhookEndpoint

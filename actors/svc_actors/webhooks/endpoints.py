@@ -1,5 +1,6 @@
 """The endpoints of a service's webhooks: created, changed, given new secrets, and deleted. A service has columns of its
-own, which select the events of an endpoint; it names them with their values.
+own, which select the events of an endpoint; it gives the statements that write them. These are constants: a release
+records its statements, and migrations are tested against them (tools/statements.py).
 
 Invariants: there are at most `MOST_ENDPOINTS`, however many are created at once. The database holds a secret only
 sealed; it leaves this module when it is created, when it is rotated, and to sign.
@@ -7,7 +8,6 @@ sealed; it leaves this module when it is created, when it is rotated, and to sig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid4
@@ -39,8 +39,9 @@ class Issued:
         return sealer.seal(self.secret.encode(), _purpose(self.id))
 
 
-async def create(tx: Transaction, sealer: Sealer, columns: Mapping[str, object]) -> Issued:
-    """Raises `conflict` if there are `MOST_ENDPOINTS`."""
+async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) -> Issued:
+    """`insert` has id, sealed secret and its last four characters before the `values`. Raises `conflict` if there are
+    `MOST_ENDPOINTS`."""
     # The lock makes concurrent creations wait for each other: a count alone would let both in.
     await tx.execute("LOCK TABLE webhook_endpoints IN SHARE ROW EXCLUSIVE MODE")
     if await tx.fetchval("SELECT count(*) FROM webhook_endpoints") >= MOST_ENDPOINTS:
@@ -48,19 +49,15 @@ async def create(tx: Transaction, sealer: Sealer, columns: Mapping[str, object])
             f"There are {MOST_ENDPOINTS} webhook endpoints, which is the most.", hint="Delete one that is not needed."
         )
     issued = Issued(uuid4(), new_webhook_secret())
-    values = {"id": issued.id, "sealed_secret": issued.sealed(sealer), "last_four": issued.last_four, **columns}
-    numbers = ", ".join(f"${number}" for number in range(1, len(values) + 1))
-    await tx.execute(f"INSERT INTO webhook_endpoints ({', '.join(values)}) VALUES ({numbers})", *values.values())
+    await tx.execute(insert, issued.id, issued.sealed(sealer), issued.last_four, *values)
     announce(tx, issued.id)
     return issued
 
 
-async def update(tx: Transaction, endpoint_id: UUID, columns: Mapping[str, object | None]) -> None:
-    """Change the columns that are not None. Pending deliveries go to a new URL; while the endpoint is disabled they
-    wait. Raises `not_found`."""
-    changes = ", ".join(f"{name} = coalesce(${number}, {name})" for number, name in enumerate(columns, start=2))
-    changed = await tx.change(f"UPDATE webhook_endpoints SET {changes} WHERE id = $1", endpoint_id, *columns.values())
-    if not changed:
+async def update(tx: Transaction, endpoint_id: UUID, statement: str, *values: object | None) -> None:
+    """`statement` has the id before the `values`, and leaves a column as it is for None. Pending deliveries go to a new
+    URL; while the endpoint is disabled they wait. Raises `not_found`."""
+    if not await tx.change(statement, endpoint_id, *values):
         raise no_such_endpoint()
     announce(tx, endpoint_id)
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 import stripe
+import trio
 
 from svc_actors.alerts import Severity
 from svc_actors.controller.alert_webhooks.endpoints import MOST_FAILURES
@@ -122,3 +123,21 @@ async def test_alerts_about_webhooks_are_told_by_none(world: World) -> None:
 
     assert request.json()["subject"]["name"] == "node-1"
     assert len(receiver.received) == 1
+
+
+async def test_a_receiver_that_is_enabled_while_a_delivery_disables_it_starts_without_failures(world: World) -> None:
+    webhook = await world.webhook(await world.receiver())
+    database, id_ = world.database, UUID(webhook["id"])
+    before = await database.fetchval("SELECT enabled_at FROM webhook_endpoints WHERE id = $1", id_)
+
+    async with trio.open_nursery() as nursery:
+        async with database.transaction() as tx:
+            await tx.execute("UPDATE webhook_endpoints SET enabled = false WHERE id = $1", id_)
+            nursery.start_soon(world.root.patch, f"/alerts/webhooks/{id_}", {"enabled": True})
+            with trio.fail_after(60):
+                while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                    await trio.sleep(0.01)
+
+    row = await database.fetchone("SELECT enabled, enabled_at FROM webhook_endpoints WHERE id = $1", id_)
+    assert row["enabled"]
+    assert row["enabled_at"] > before

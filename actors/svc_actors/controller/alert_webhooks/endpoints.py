@@ -25,19 +25,34 @@ MOST_FAILURES: Final = 10
 
 async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> Issued:
     """Raises `conflict` if the limit of endpoints is reached."""
-    columns = {"url": url, "least": least.value, "enabled_at": datetime.now(UTC)}
-    return await endpoints.create(tx, sealer, columns)
+    return await endpoints.create(
+        tx,
+        sealer,
+        """INSERT INTO webhook_endpoints (id, sealed_secret, last_four, url, least, enabled_at)
+           VALUES ($1, $2, $3, $4, $5, $6)""",
+        url,
+        least.value,
+        datetime.now(UTC),
+    )
 
 
 async def update(
     tx: Transaction, endpoint_id: UUID, *, url: str | None, least: Severity | None, enabled: bool | None
 ) -> None:
     """As `endpoints.update`; failures before the receiver is enabled no longer count. Raises `not_found`."""
-    if enabled:
-        await tx.execute(
-            "UPDATE webhook_endpoints SET enabled_at = $2 WHERE id = $1 AND NOT enabled", endpoint_id, datetime.now(UTC)
-        )
-    await endpoints.update(tx, endpoint_id, {"url": url, "least": least, "enabled": enabled})
+    await endpoints.update(
+        tx,
+        endpoint_id,
+        # One statement: what was enabled is read under the lock of the row, which a failed delivery may have disabled.
+        """UPDATE webhook_endpoints SET url = coalesce($2, url), least = coalesce($3, least),
+                                        enabled = coalesce($4, enabled),
+                                        enabled_at = CASE WHEN $4 AND NOT enabled THEN $5 ELSE enabled_at END
+           WHERE id = $1""",
+        url,
+        least,
+        enabled,
+        datetime.now(UTC),
+    )
     if enabled is not None:
         await close_alert(tx, endpoints.alert_key(endpoint_id))
 

@@ -44,7 +44,7 @@ async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes:
     changed = {name: value for name, value in changes.marks.columns().items() if value != row[name]}
     if not changed:
         return
-    await write_marks(tx, vm.id, changed)
+    await write_marks(tx, vm.id, changes.marks)
     await audit.record(tx, caller, vm.target, changed)
     await announce_machine(tx, vm.id)
 

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 from svc_actors.controller.backups.records import Held, hold_copy
 from svc_actors.controller.machines import platforms, windows
 from svc_actors.controller.machines.outcomes import GENERATION
-from svc_actors.controller.machines.records import Marks, announce_status
+from svc_actors.controller.machines.records import MARK_COLUMNS, MARKS_FROM_25, Marks, announce_status
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus
 from svc_actors.controller.machines.windows import FirstBoot
@@ -328,41 +328,42 @@ async def _insert(
     seed = Seed(new.password_hash, new.generated, new.user_data)
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     vm_id = uuid4()
-    vm = {
-        "id": vm_id,
-        "name": new.name,
-        "hostname": new.hostname,
-        "project_id": new.project_id,
-        "node_id": node_id,
-        "plan_id": new.plan_id,
-        "image_id": new.image_id,
-        "vcpus": new.vcpus,
-        "memory_mib": new.memory_mib,
-        "disk_gib": new.disk_gib,
-        "status": MachineStatus.CREATING.value,
-        "access_mode": new.access_mode,
-        "ssh_keys": list(new.ssh_keys),
-        "sealed_seed": secret,
-        "rate_mbps": new.rate_mbps,
-        "idempotency_owner": new.idempotency.owner if new.idempotency else None,
-        "idempotency_key": new.idempotency.key if new.idempotency else None,
-        "created_by": caller.actor_id,
-        "desired_power": (DesiredPower.RUNNING if new.start else DesiredPower.STOPPED).value,
-        "firmware": platform.firmware.value,
-        "tpm": platform.tpm.value,
-        "iso_image_id": new.iso_id,
-        **new.marks.columns(),
-    }
     nic_id: UUID | None = await tx.fetchval(
         f"""WITH vm AS (
-               INSERT INTO vms ({", ".join(vm)}) VALUES ({", ".join(f"${number}" for number in range(3, len(vm) + 3))})
+               INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
+                                status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
+                                idempotency_key, created_by, desired_power, firmware, tpm, iso_image_id, {MARK_COLUMNS})
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22, $23,
+                       $24, {MARKS_FROM_25})
                RETURNING id
            )
-           INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $1, 0, $2 FROM vm
+           INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
            ON CONFLICT (mac) DO NOTHING RETURNING id""",
+        vm_id,
+        new.name,
+        new.hostname,
+        new.project_id,
+        node_id,
+        new.plan_id,
+        new.image_id,
+        new.vcpus,
+        new.memory_mib,
+        new.disk_gib,
+        MachineStatus.CREATING.value,
+        new.access_mode,
+        list(new.ssh_keys),
+        secret,
+        new.rate_mbps,
+        new.idempotency.owner if new.idempotency else None,
+        new.idempotency.key if new.idempotency else None,
+        caller.actor_id,
         network_id,
         new_mac(),
-        *vm.values(),
+        (DesiredPower.RUNNING if new.start else DesiredPower.STOPPED).value,
+        platform.firmware.value,
+        platform.tpm.value,
+        new.iso_id,
+        *new.marks.values(),
     )
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 

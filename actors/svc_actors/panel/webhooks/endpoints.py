@@ -28,7 +28,15 @@ def subscription(names: Sequence[str]) -> list[str]:
 
 async def create(tx: Transaction, sealer: Sealer, url: str, names: Sequence[str], *, enabled: bool) -> Issued:
     """Raises `conflict` if there are as many as allowed."""
-    return await endpoints.create(tx, sealer, {"url": url, "events": subscription(names), "enabled": enabled})
+    return await endpoints.create(
+        tx,
+        sealer,
+        """INSERT INTO webhook_endpoints (id, sealed_secret, last_four, url, events, enabled)
+           VALUES ($1, $2, $3, $4, $5, $6)""",
+        url,
+        subscription(names),
+        enabled,
+    )
 
 
 async def update(
@@ -36,7 +44,16 @@ async def update(
 ) -> None:
     """As `endpoints.update`. Raises `not_found`."""
     selected = None if names is None else subscription(names)
-    await endpoints.update(tx, endpoint_id, {"url": url, "events": selected, "enabled": enabled})
+    await endpoints.update(
+        tx,
+        endpoint_id,
+        """UPDATE webhook_endpoints SET url = coalesce($2, url), events = coalesce($3, events),
+                                        enabled = coalesce($4, enabled)
+           WHERE id = $1""",
+        url,
+        selected,
+        enabled,
+    )
     if enabled is False:
         await close_alert(tx, endpoints.alert_key(endpoint_id))
 
