@@ -13,7 +13,7 @@ import trio
 from svc.panel.loops import PanelLoop
 from svc_actors.panel import host_work
 from svc_actors.store import Database
-from svc_webhost.apps import App
+from svc_webhost.apps import App, AppError
 from tests.panel.apps.test_apps_api import PYTHON
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
@@ -24,15 +24,19 @@ ACTOR_ALERTS = "SELECT count(*) FROM alerts WHERE key LIKE 'actor:%'"
 
 @dataclass
 class SlowApps(RecordedApps):
-    """Each start waits for `answers`."""
+    """Each start runs the release, waits for `answers`, and fails if it was stopped meanwhile."""
 
+    began: trio.Event = field(default_factory=trio.Event)
     answers: trio.Event = field(default_factory=trio.Event)
     asked: int = 0
 
     async def start(self, app: App, variables: Mapping[str, str]) -> None:
         self.asked += 1
-        await self.answers.wait()
+        self.began.set()
         await super().start(app, variables)
+        await self.answers.wait()
+        if app.release not in self.releases[app.account.number]:
+            raise AppError("It was stopped while it started.")
 
 
 @dataclass
@@ -102,6 +106,25 @@ async def test_an_order_is_decided_while_the_server_still_carries_out_the_one_be
 
     assert under_way == {}
     assert answers == {"start": 200, "stop": 200}
+
+
+async def test_a_release_that_is_starting_is_not_stopped_when_another_is_ordered_meanwhile(world: SlowWorld) -> None:
+    number = world.site["number"]
+    await world.ada.post(f"/sites/{world.site['id']}/app/restart")
+    with trio.fail_after(60):
+        await world.apps.began.wait()
+    await world.ada.post(f"/sites/{world.site['id']}/app/restart")
+
+    await world.panel.step("applications of sites")
+    while_it_starts = set(world.apps.releases[number])
+    world.apps.answers.set()
+    with trio.fail_after(60):
+        while world.apps.releases[number] != {2}:
+            await world.panel.step("applications of sites")
+
+    assert while_it_starts == {1}
+    assert world.apps.live[number].release == 2
+    assert (await world.app())["problem"] is None
 
 
 async def test_a_stop_that_comes_while_it_starts_is_the_last_word(world: SlowWorld) -> None:

@@ -4,7 +4,10 @@ one release has replaced another.
 Each round compares the records with the running releases. A wanted release that does not run is left to the actor of
 its site. A release that is neither wanted nor live, or whose site is not active, is stopped here, in a task of its own.
 
-Invariant: a wanted release is never stopped, because records are read after the releases were listed.
+Invariants:
+- a wanted release is never stopped, because records are read after the releases were listed;
+- nothing of an active site is stopped while its wanted release is not live: the work on the server may still be
+  starting an earlier release, and leads visitors to it as soon as it answers.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ class AppWatch:
         for number, releases in running.items():
             of = sites.get(number)
             app = apps.get(of.id) if of is not None and of.status is SiteStatus.ACTIVE else None
+            if app is not None and app.wanted is not None and app.wanted != app.live:
+                continue
             needed = {app.wanted, app.live} if app is not None else set()
             for release in releases - needed:
                 if (number, release) not in self._busy:
