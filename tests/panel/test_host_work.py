@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
@@ -179,13 +180,21 @@ async def test_work_that_never_ends_is_given_up_and_keeps_no_other_waiting(
     assert server.did == ["change"]
 
 
-async def test_who_waits_while_the_service_stops_is_told(autojump_clock: MockClock, crashes: list[Crash]) -> None:
+async def in_a_nursery(server: Server) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.first)
+
+
+@pytest.mark.parametrize("do", [Server.first, in_a_nursery])
+async def test_who_waits_while_the_service_stops_is_told(
+    autojump_clock: MockClock, crashes: list[Crash], do: Callable[[Server], Awaitable[None]]
+) -> None:
     server = Server()
     told: list[str] = []
 
     async def ask(works: HostWork) -> None:
         try:
-            await order(works, "first", server).soon()
+            await works.order("Site:a", "first", partial(do, server), what="It is recorded").soon()
         except ServiceError as error:
             told.append(error.message)
 

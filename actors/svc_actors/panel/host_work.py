@@ -114,6 +114,9 @@ class HostWork:
 
     async def _run(self, key: str, kind: str, piece: _Piece) -> None:
         turn = self._turns.setdefault(key, trio.Lock())
+        # Until the work has returned. A cancellation is not caught instead: out of a nursery in the work it comes as a
+        # group, and not always of cancellations alone.
+        piece.error = unavailable("The service is stopping; the work continues once it runs again.")
         try:
             async with turn:
                 del self._waiting[key, kind]
@@ -121,6 +124,7 @@ class HostWork:
                     await piece.do()
             if deadline.cancelled_caught:
                 raise unavailable(f"This server has not finished within {LONGEST:g} seconds; it is tried again.")
+            piece.error = None
         except ServiceError as error:
             piece.error = error
             if not piece.awaited_by:
@@ -129,9 +133,6 @@ class HostWork:
             log.exception("host_work.crashed", key=key, kind=kind)
             self._on_crash(Crash(key, kind, error))
             piece.error = ServiceError(ErrorCode.INTERNAL, "The service failed while doing this; its log says why.")
-        except trio.Cancelled:
-            piece.error = unavailable("The service is stopping; the work continues once it runs again.")
-            raise
         finally:
             piece.ended.set()
             statistics = turn.statistics()
