@@ -205,3 +205,31 @@ async def test_who_waits_while_the_service_stops_is_told(
 
     assert told == ["The service is stopping; the work continues once it runs again."]
     assert server.did == []
+
+
+async def test_a_drain_lets_what_is_under_way_end_and_starts_nothing_else(
+    works: HostWork, autojump_clock: MockClock
+) -> None:
+    server = Server()
+    first, waiting = await busy(works, "first", server), await busy(works, "change", server)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(works.drain, 10.0)
+        await trio.testing.wait_all_tasks_blocked()
+        server.may.set()
+    late = order(works, "first", server, key="Site:b")
+
+    await first.outcome()
+    for ordered in (waiting, late):
+        with pytest.raises(ServiceError, match="The service is stopping"):
+            await ordered.outcome()
+    assert server.did == ["first"]
+
+
+async def test_a_drain_waits_no_longer_than_it_is_told(works: HostWork, autojump_clock: MockClock) -> None:
+    await busy(works, "first", Server())
+    began = trio.current_time()
+
+    await works.drain(10.0)
+
+    assert trio.current_time() - began == pytest.approx(10.0)

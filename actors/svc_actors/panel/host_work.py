@@ -95,6 +95,8 @@ class HostWork:
         self._turns: dict[str, trio.Lock] = {}
         self._waiting: dict[tuple[str, str], _Piece] = {}
         """Not started yet, by key and kind."""
+        self._under_way: set[_Piece] = set()
+        self._draining = False
 
     @classmethod
     @asynccontextmanager
@@ -112,6 +114,13 @@ class HostWork:
             self._nursery.start_soon(self._run, key, kind, piece, name=f"{kind} of {key}")
         return Ordered(piece, what, None)
 
+    async def drain(self, deadline: float) -> None:
+        """Shut down: start no work, and wait at most `deadline` seconds for what is under way."""
+        self._draining = True
+        with trio.move_on_after(deadline):
+            for piece in list(self._under_way):
+                await piece.ended.wait()
+
     async def _run(self, key: str, kind: str, piece: _Piece) -> None:
         turn = self._turns.setdefault(key, trio.Lock())
         # Until the work has returned. A cancellation is not caught instead: out of a nursery in the work it comes as a
@@ -120,6 +129,9 @@ class HostWork:
         try:
             async with turn:
                 del self._waiting[key, kind]
+                if self._draining:
+                    return
+                self._under_way.add(piece)
                 with trio.move_on_after(LONGEST) as deadline:
                     await piece.do()
             if deadline.cancelled_caught:
@@ -134,6 +146,7 @@ class HostWork:
             self._on_crash(Crash(key, kind, error))
             piece.error = ServiceError(ErrorCode.INTERNAL, "The service failed while doing this; its log says why.")
         finally:
+            self._under_way.discard(piece)
             piece.ended.set()
             statistics = turn.statistics()
             if not statistics.locked and not statistics.tasks_waiting and self._turns.get(key) is turn:

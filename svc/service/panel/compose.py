@@ -2,7 +2,7 @@
 
 Parts open in the order of their dependencies: events and alerts first, then what serves the sites, then jobs, whose
 work uses all of it, and the loops that resume what an earlier core has left. Closing goes the other way: running jobs
-are given time to end, then actors, and the loops are cancelled last.
+are given time to end, then actors, then work under way on the server, and the loops are cancelled last.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ async def open_services(
                 loops=loops,
             )
         finally:
-            with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
+            with trio.CancelScope(shield=True, relative_deadline=3 * DRAIN_SECONDS + 5):
                 await jobs.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
+                await host_work.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()

@@ -12,6 +12,7 @@ import trio
 
 from svc.panel.loops import PanelLoop
 from svc_actors.panel import host_work
+from svc_actors.panel.host_work import HostWork
 from svc_actors.store import Database
 from svc_webhost.apps import App, AppError
 from tests.panel.apps.test_apps_api import PYTHON
@@ -137,3 +138,24 @@ async def test_a_stop_that_comes_while_it_starts_is_the_last_word(world: SlowWor
 
     assert (started.status_code, stopped.status_code) == (503, 503)
     assert world.site["number"] not in world.apps.live
+
+
+async def test_a_start_under_way_gets_time_to_end_when_the_service_stops(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps, drain = SlowApps(), HostWork.drain
+
+    async def answer_when_drained(self: HostWork, deadline: float) -> None:
+        apps.answers.set()
+        await drain(self, deadline)
+
+    monkeypatch.setattr(HostWork, "drain", answer_when_drained)
+    async with open_panel(panel_database, tmp_path, replace(recorded_host(), apps=apps), loops=["web server"]) as panel:
+        ada = await panel.customer("ada@example.com")
+        site = (await ada.post("/sites", PYTHON)).json()
+        monkeypatch.setattr(host_work, "HOST_PATIENCE", 0.05)
+        await ada.post(f"/sites/{site['id']}/app/start")
+        with trio.fail_after(60):
+            await apps.began.wait()
+
+    assert await panel_database.fetchval("SELECT live_release FROM site_apps") == 1
