@@ -4,12 +4,14 @@ again.
 Invariants:
 - the newest state of a part counts, and it is written however long the database is away: no alert stays open for a part
   that works, and none is missing for one that does not;
+- an alert that closes by time is open for that time, however late it was written: nobody sees one that closes at once;
 - a process starts without open alerts: its actors and loops are new, and a problem of the previous process shows again
   if it lasts.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final
@@ -25,6 +27,14 @@ QUIET_SECONDS: Final = 600.0
 gone. Longer than mails of alerts are gathered (`svc.identity.alert_mail`), which leave out what has closed."""
 
 
+@dataclass(frozen=True)
+class _State:
+    """`message` is None for a part that works."""
+
+    message: str | None
+    seconds: float
+
+
 class _PartAlerts:
     """`say` never waits; `run` writes what was said until it is cancelled."""
 
@@ -32,16 +42,16 @@ class _PartAlerts:
         self._database = database
         self._prefix = prefix
         self._begun = False
-        self._unwritten: dict[str, str | None] = {}
+        self._unwritten: dict[str, _State] = {}
         self._ends: dict[str, float] = {}
+        """When open alerts close, on Trio's clock."""
         self._said = trio.Event()
 
     def say(self, part: str, message: str | None, *, seconds: float = inf) -> None:
-        """Open the alert of this part with a message, for so many seconds unless more is said, or close it."""
-        self._unwritten[part] = message
+        """Open the alert of this part with a message, or close it. It closes this many seconds after it was written,
+        unless more is said."""
+        self._unwritten[part] = _State(message, seconds)
         self._ends.pop(part, None)
-        if message is not None:
-            self._ends[part] = trio.current_time() + seconds
         self._said.set()
 
     async def run(self) -> None:
@@ -58,10 +68,12 @@ class _PartAlerts:
             for part in [part for part, end in self._ends.items() if end <= trio.current_time()]:
                 self.say(part, None)
 
-    async def _write(self, part: str, message: str | None) -> None:
-        await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=message))
-        if self._unwritten[part] == message:  # Else there is newer state already, which is written next.
+    async def _write(self, part: str, state: _State) -> None:
+        await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=state.message))
+        if self._unwritten[part] == state:  # Else there is newer state already, which is written next.
             del self._unwritten[part]
+            if state.message is not None:
+                self._ends[part] = trio.current_time() + state.seconds
 
 
 class ActorAlerts(_PartAlerts):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from svc.service import alerts
 from svc.service.alerts import ActorAlerts, LoopAlerts
-from svc_actors.runtime import Actor, ActorCrashed, ActorSystem
-from svc_actors.store import Database, Transaction, keep_repeating, keep_running
+from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, Crash
+from svc_actors.store import Database, Record, Transaction, keep_repeating, keep_running
 from svc_common.errors import unavailable
 
 
@@ -88,6 +91,40 @@ async def test_an_alert_is_written_once_the_database_is_back(
         await fail(system)
 
         await until_open(database, ["actor:Kettle:a"])
+
+
+@dataclass
+class AwayAtFirst:
+    """A database that is `back` at this time, and notes when each alert is opened and closed."""
+
+    back: float
+    opened: list[float] = field(default_factory=list)
+    closed: list[float] = field(default_factory=list)
+
+    async def transact(self, fn: Callable[[AwayAtFirst], Awaitable[None]]) -> None:
+        if trio.current_time() < self.back:
+            raise unavailable("The database is away.")
+        await fn(self)
+
+    async def fetchrow(self, sql: str, *_: object) -> None:
+        (self.opened if sql.startswith("INSERT") else self.closed).append(trio.current_time())
+
+    async def fetch(self, _: str, *__: object) -> list[Record]:
+        return []
+
+
+async def test_an_alert_that_is_written_late_is_open_for_its_full_time(autojump_clock: MockClock) -> None:
+    database = AwayAtFirst(back=trio.current_time() + 2 * alerts.QUIET_SECONDS)
+    actor_alerts = ActorAlerts(cast(Database, database))
+    actor_alerts.notice(Crash("Kettle:a", "boil", ValueError("no water")))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_running, "alerts", actor_alerts.run)
+        await trio.sleep_until(database.back + 2 * alerts.QUIET_SECONDS)
+        nursery.cancel_scope.cancel()
+
+    assert len(database.opened) == len(database.closed) == 1
+    assert database.closed[0] - database.opened[0] == pytest.approx(alerts.QUIET_SECONDS)
 
 
 async def test_the_alert_of_a_loop_closes_when_the_loop_works_again(database: Database) -> None:
