@@ -26,6 +26,10 @@ QUIET_SECONDS: Final = 600.0
 """How long an actor must not crash until its alert closes. A message that succeeds does not show that the defect is
 gone. Longer than mails of alerts are gathered (`svc.identity.alert_mail`), which leave out what has closed."""
 
+MOST_OF_A_TYPE: Final = 20
+"""Alerts of actors of one type that are open at once. One defect may crash all ten thousand machines: one more alert,
+of the type, then stands for the others."""
+
 
 @dataclass(frozen=True)
 class _State:
@@ -68,6 +72,10 @@ class _PartAlerts:
             for part in [part for part, end in self._ends.items() if end <= trio.current_time()]:
                 self.say(part, None)
 
+    def _open(self) -> set[str]:
+        """The parts whose alerts are open, or are to be opened."""
+        return {part for part, state in self._unwritten.items() if state.message is not None} | self._ends.keys()
+
     async def _write(self, part: str, state: _State) -> None:
         await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=state.message))
         if self._unwritten[part] == state:  # Else there is newer state already, which is written next.
@@ -79,9 +87,27 @@ class _PartAlerts:
 class ActorAlerts(_PartAlerts):
     def __init__(self, database: Database) -> None:
         super().__init__(database, "actor:")
+        self._others: dict[str, set[str]] = {}
+        """Of each type with too many, the actors without an alert of their own."""
 
     def notice(self, crash: Crash) -> None:
-        self.say(crash.actor, f"{crash.actor} crashed in {crash.during}; the log has the cause.", seconds=QUIET_SECONDS)
+        kind = crash.actor.partition(":")[0]
+        open_parts = self._open()
+        own = {part for part in open_parts if part.startswith(f"{kind}:")}
+        if crash.actor in own or len(own) < MOST_OF_A_TYPE:
+            part, message = crash.actor, f"{crash.actor} crashed in {crash.during}; the log has the cause."
+        else:
+            if kind not in open_parts:
+                self._others[kind] = set()
+            self._others[kind].add(crash.actor)
+            crashed = _rounded_down(len(own | self._others[kind]))
+            part, message = kind, f"More than {crashed} {kind} actors crashed; the log has the causes."
+        self.say(part, message, seconds=QUIET_SECONDS)
+
+
+def _rounded_down(count: int) -> int:
+    """The power of ten below, or `MOST_OF_A_TYPE`: each change of an alert's message is an event."""
+    return max(MOST_OF_A_TYPE, int(10 ** (len(str(count - 1)) - 1)))
 
 
 class LoopAlerts(_PartAlerts):

@@ -45,9 +45,13 @@ async def open_alerts(database: Database) -> list[str]:
     return [row["key"] for row in rows]
 
 
-async def fail(system: ActorSystem) -> None:
+async def message_of(database: Database, key: str) -> object:
+    return await database.fetchval("SELECT message FROM alerts WHERE key = $1 AND closed_at IS NULL", key)
+
+
+async def fail(system: ActorSystem, key: str = "a") -> None:
     with pytest.raises(ActorCrashed):
-        await system.ref(Kettle, "a").ask(Kettle.boil, dry=True)
+        await system.ref(Kettle, key).ask(Kettle.boil, dry=True)
 
 
 async def test_the_alert_of_an_actor_closes_once_it_has_not_crashed_for_a_while(
@@ -62,6 +66,22 @@ async def test_the_alert_of_an_actor_closes_once_it_has_not_crashed_for_a_while(
 
         await until_open(database, [])
     assert await database.fetchval("SELECT message FROM alerts") == ("Kettle:a crashed in boil; the log has the cause.")
+
+
+async def test_a_defect_that_many_actors_meet_opens_one_alert_more_for_all_that_are_too_many(
+    database: Database,
+) -> None:
+    alone = [f"actor:Kettle:{number:03}" for number in range(alerts.MOST_OF_A_TYPE)]
+    async with kettles(database) as system:
+        for number in range(102):
+            await fail(system, f"{number:03}")
+
+        await until_open(database, ["actor:Kettle", *alone])
+        with trio.fail_after(60):
+            while await message_of(database, "actor:Kettle") != (
+                "More than 100 Kettle actors crashed; the log has the causes."
+            ):
+                await trio.sleep(0.002)
 
 
 async def test_a_process_begins_without_the_actor_alerts_of_the_one_before(database: Database) -> None:
