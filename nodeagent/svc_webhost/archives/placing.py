@@ -4,6 +4,8 @@
     other folders of the same home      under their own names next to it, so that `../vendor` still works
     wp-config.php above the root        next to public/ as well, where WordPress looks for it
 
+Nothing is placed in the folder that the import itself uses in the site: what was unpacked there was judged.
+
 A link is kept if its target is imported with the same site, and else left out: no link leads out of a site.
 """
 
@@ -14,6 +16,8 @@ from typing import Final
 
 from svc_webhost.archives.model import FoundSite
 
+ASIDE: Final = "private/.svc-import"
+"""Folder in a site for its unpacked files, dumps and certificates until they are used."""
 _OWN: Final = frozenset({"public", "private", "tmp", "releases", "shared", "logs"})
 """Folders of a site with a fixed meaning."""
 
@@ -29,6 +33,11 @@ def below(folder: str, path: str) -> str | None:
 
 def placed_at(site: FoundSite, path: str) -> str | None:
     """Relative to the site's folder; None: it is not imported with the site."""
+    placed = _placed_at(site, path)
+    return None if placed is None or below(ASIDE, placed) is not None else placed
+
+
+def _placed_at(site: FoundSite, path: str) -> str | None:
     if any(below(other, path) is not None for other in site.without):
         return None
     if path == site.wordpress and below(site.root, path) is None:

@@ -153,6 +153,18 @@ async def test_an_import_that_ends_at_any_step_leaves_nothing_open_and_applied_a
     assert visitor.leaks == set()
 
 
+async def test_nothing_of_an_archive_is_placed_where_files_wait_to_be_judged(world: World) -> None:
+    home = {f"private/{name}": b"planted" for name in ("notes.txt", ".svc-import/files/public/planted.txt")}
+    imported = await world.uploaded(foreign.hestia(trees(), home=home))
+    job = await world.applied(imported)
+    site = await world.site(MAIN)
+
+    assert job["status"] == "succeeded", job
+    assert (world.home(site) / "private/notes.txt").read_bytes() == b"planted"
+    assert not placed(world, site, "/planted.txt")
+    assert not (world.home(site) / "private/.svc-import").exists()
+
+
 async def test_files_wait_for_a_web_server_that_has_not_taken_what_they_deny(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

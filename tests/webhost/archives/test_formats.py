@@ -18,7 +18,7 @@ SITE = FoundSite(
     "homedir/public_html",
     ["www.shop.example"],
     without=["homedir/public_html/addon"],
-    home=["homedir/vendor", "homedir/tmp"],
+    home=["homedir/vendor", "homedir/tmp", "homedir/private"],
     old_home="/home/ada",
     home_in_archive="homedir",
 )
@@ -33,6 +33,9 @@ SITE = FoundSite(
         ("homedir/public_html2/x", None),
         ("homedir/vendor/autoload.php", "vendor/autoload.php"),
         ("homedir/tmp/x", "private/tmp/x"),
+        ("homedir/private/x", "private/x"),
+        ("homedir/private/.svc-import", None),
+        ("homedir/private/.svc-import/files/public/x", None),
         ("homedir/mail/x", None),
     ],
 )

@@ -42,7 +42,7 @@ from svc_actors.panel.host_work import finished
 from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
-from svc_actors.panel.imports.belongings import ASIDE, CALLER, Belongings
+from svc_actors.panel.imports.belongings import CALLER, Belongings
 from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, look_at, lost_rows
 from svc_actors.panel.imports.passwords import aside_passwords, brought_passwords, kept_passwords
@@ -80,7 +80,7 @@ from svc_actors.undelivered import why_undelivered
 from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_webhost import confined
 from svc_webhost.archives.model import FoundDatabase, FoundSite, Kind
-from svc_webhost.archives.placing import below, placed_at
+from svc_webhost.archives.placing import ASIDE, below, placed_at
 from svc_webhost.confined.protocol import Delete, PlaceImported, RewriteConfiguration
 from svc_webhost.database_clients import HOST
 from svc_webhost.databases import DatabaseError, EngineKind, SiteFile, database_name

@@ -28,14 +28,13 @@ from svc_actors.panel.sites.records import SiteRow, lock_site
 from svc_actors.store import Transaction, audit, service_itself
 from svc_common.errors import ErrorCode, ServiceError
 from svc_webhost.archives.model import FoundCertificate, FoundSite, Kind
+from svc_webhost.archives.placing import ASIDE
 from svc_webhost.confined.protocol import Read
 from svc_webhost.knot import RecordData
 
 _TASK_SECONDS: Final = 3600
 MOST_FILE: Final = 1 << 20
 CALLER: Final = service_itself("import.apply")
-ASIDE: Final = "private/.svc-import"
-"""Folder in a site for dumps and certificates until they were used."""
 _DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 
 

@@ -10,9 +10,8 @@ from typing import Final
 
 from svc_actors.panel.htaccess.reading import PasswordsAt
 from svc_actors.panel.imports.applied import Applied
-from svc_actors.panel.imports.belongings import ASIDE
 from svc_webhost.archives.model import FoundSite
-from svc_webhost.archives.placing import placed_at
+from svc_webhost.archives.placing import ASIDE, placed_at
 
 _LEFT_OUT: Final = "its passwords were left out of the import"
 
