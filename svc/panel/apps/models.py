@@ -16,13 +16,12 @@ from svc.panel.sites.access import SiteChange, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.apps.records import AppRow
-from svc_actors.panel.apps.variables import MOST_VARIABLES
+from svc_actors.panel.apps.variables import MOST_VARIABLE_BYTES, MOST_VARIABLES, variable_bytes
 from svc_common.errors import wrong_field
 from svc_webhost.apps import AppInterface, AppRuntime
 from svc_webhost.launcher import ServiceStatus
 
 _CALLABLE: Final = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-_MOST_BYTES: Final = 64 * 1024
 _SCRIPT: Final = r"(?!-).*\.[cm]?js"
 
 Entry = Annotated[
@@ -133,9 +132,9 @@ class AppVariablesRequest(SiteChange):
     @field_validator("variables")
     @classmethod
     def _bounded(cls, values: dict[str, str | None]) -> dict[str, str | None]:
-        size = sum(len(name) + len((value or "").encode()) for name, value in values.items())
-        if size > _MOST_BYTES:
-            raise ValueError(f"must not have more than {_MOST_BYTES // 1024} KiB together")
+        size = sum(variable_bytes(name, value or "") for name, value in values.items())
+        if size > MOST_VARIABLE_BYTES:
+            raise ValueError(f"must not have more than {MOST_VARIABLE_BYTES // 1024} KiB together")
         return values
 
 

@@ -382,6 +382,30 @@ async def test_a_variable_without_room_is_left_out(world: Backed) -> None:
     assert {each["name"] for each in (await world.ada.get(env)).json()} == {*later, "FIRST"}
 
 
+async def test_variables_beyond_the_size_of_all_are_left_out(world: Backed) -> None:
+    await _becomes_an_app(world)
+    env, most = f"/sites/{world.site}/env", 16_000
+    had = {"FIRST": "a" * most, "GROWN": "b" * most, "SECOND": "c" * most, "SHRUNK": ""}
+    await world.ada.call("PUT", env, {"variables": had})
+    backup = await world.backup()
+    since = {"GROWN": "", "LATER_1": "d" * most, "LATER_2": "e" * most, "SHRUNK": "f" * most}
+    await world.ada.call("PUT", env, {"variables": since})
+
+    shown = (await world.ada.get(f"/backups/{backup['id']}/configuration")).json()
+    job = await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+    lines = [line["message"] for line in (await world.ada.get(f"/jobs/{job['id']}/log")).json()]
+    after = await open_variables(world.panel.database, world.panel.services.sealer, world.site)
+
+    assert [(each["name"], each["action"]) for each in shown] == [
+        ("FIRST", "add"),
+        ("GROWN", "change"),
+        ("SECOND", "leave_out"),
+        ("SHRUNK", "change"),
+    ]
+    assert "variable SECOND: left out, the variables of an application have at most 64 KiB together" in lines
+    assert after == {**since, "FIRST": had["FIRST"], "GROWN": had["GROWN"], "SHRUNK": ""}
+
+
 async def _becomes_an_app(world: Backed) -> None:
     async with world.panel.database.transaction() as tx:
         await tx.execute("UPDATE sites SET type = 'app' WHERE id = $1", world.site)

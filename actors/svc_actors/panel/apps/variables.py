@@ -14,6 +14,8 @@ from svc_common.errors import wrong_field
 
 MOST_VARIABLES: Final = 200
 """Per site."""
+MOST_VARIABLE_BYTES: Final = 64 * 1024
+"""Per site: names and values together."""
 SEALED_VARIABLES: Final = "SELECT name, sealed_value FROM app_variables WHERE site_id = $1 ORDER BY name"
 
 
@@ -32,6 +34,11 @@ async def open_variables(queryable: Queryable, sealer: Sealer, site_id: UUID) ->
     """The variables with their values: for the application alone."""
     rows = await queryable.fetch(SEALED_VARIABLES, site_id)
     return {row["name"]: sealer.unseal(row["sealed_value"], _purpose(site_id, row["name"])).decode() for row in rows}
+
+
+def variable_bytes(name: str, value: str) -> int:
+    """How much of `MOST_VARIABLE_BYTES` it takes."""
+    return len(name) + len(value.encode())
 
 
 def variable_mark(sealer: Sealer, name: str, value: str) -> str:

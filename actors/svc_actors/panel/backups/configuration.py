@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from svc_actors.panel.apps.variables import SEALED_VARIABLES, open_variables, variable_mark
+from svc_actors.panel.apps.variables import SEALED_VARIABLES, open_variables, variable_bytes, variable_mark
 from svc_actors.panel.certificates.records import KEY_PURPOSE
 from svc_actors.panel.dns.records import DATA, NewRecord
 from svc_actors.panel.schedules.cron import BadCronError, Cron, next_time, zone_of
@@ -106,11 +106,18 @@ class StoredApp(_Stored):
 
 
 class StoredVariable(_Stored):
-    """`value` is None in the record of a backup; `mark` tells whether a variable has the same value."""
+    """`value` is None in the record of a backup, which has its `bytes` instead, 0 if an older release wrote it. `mark`
+    tells whether a variable has the same value."""
 
     name: str
     mark: str
     value: str | None = None
+    bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Of name and value together."""
+        return self.bytes if self.value is None else variable_bytes(self.name, self.value)
 
 
 class StoredCertificate(_Stored):
@@ -371,7 +378,10 @@ def without_secrets(described: Mapping[str, Any]) -> dict[str, Any]:
     """For the record of the backup."""
     certificate = described.get("certificate")
     shown = dict(described)
-    shown["variables"] = [{"name": each["name"], "mark": each["mark"]} for each in described.get("variables", ())]
+    shown["variables"] = [
+        {"name": each["name"], "mark": each["mark"], "bytes": variable_bytes(each["name"], each["value"])}
+        for each in described.get("variables", ())
+    ]
     if certificate is not None:
         shown["certificate"] = {name: value for name, value in certificate.items() if name != "key"}
     return shown

@@ -7,7 +7,7 @@ now, or whose domain has another customer's names, is left out, and so are the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +16,13 @@ from typing import Final
 from pydantic import ValidationError
 
 from svc_actors.panel.apps.records import read_app
-from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables, variable_mark
+from svc_actors.panel.apps.variables import (
+    MOST_VARIABLE_BYTES,
+    MOST_VARIABLES,
+    open_variables,
+    variable_bytes,
+    variable_mark,
+)
 from svc_actors.panel.backups.configuration import LISTS, Configuration, Part, StoredApp, StoredList
 from svc_actors.panel.dns.records import read_records
 from svc_actors.panel.dns.restoring import change_of
@@ -199,19 +205,37 @@ async def _app(queryable: Queryable, sealer: Sealer, site: SiteRow, configuratio
     if stored != now:
         where = f"{stored.entry} in {stored.folder or 'the folder of the site'}"
         found.append(Change(Part.APP, site.domain, ConfigurationAction.CHANGE, f"{where}, from its next start"))
-    own = {
-        name: variable_mark(sealer, name, value)
-        for name, value in (await open_variables(queryable, sealer, site.id)).items()
+    return found + _variables(sealer, await open_variables(queryable, sealer, site.id), configuration)
+
+
+def _variables(sealer: Sealer, own: Mapping[str, str], configuration: Configuration) -> list[Change]:
+    differing = [
+        each
+        for each in configuration.variables
+        if each.name not in own or variable_mark(sealer, each.name, own[each.name]) != each.mark
+    ]
+    growth = {
+        each.name: each.size - (variable_bytes(each.name, own[each.name]) if each.name in own else 0)
+        for each in differing
     }
     room = MOST_VARIABLES - len(own)
-    for variable in configuration.variables:
-        if own.get(variable.name) == variable.mark:
-            continue
+    # What becomes shorter is counted first, wherever it stands: what is left out before must not fit afterwards, or
+    # the verification would miss it.
+    taken = sum(variable_bytes(name, value) for name, value in own.items())
+    taken += sum(min(more, 0) for more in growth.values())
+    found = []
+    for variable in differing:
+        more = max(growth[variable.name], 0)
+        why = None
         if variable.name not in own and room == 0:
             why = f"an application has at most {MOST_VARIABLES} variables"
+        elif more and taken + more > MOST_VARIABLE_BYTES:
+            why = f"the variables of an application have at most {MOST_VARIABLE_BYTES // 1024} KiB together"
+        if why is not None:
             found.append(Change(Part.VARIABLE, variable.name, ConfigurationAction.LEAVE_OUT, why))
             continue
         room -= variable.name not in own
+        taken += more
         action = ConfigurationAction.CHANGE if variable.name in own else ConfigurationAction.ADD
         found.append(Change(Part.VARIABLE, variable.name, action, "the value of the backup, from the next start"))
     return found
