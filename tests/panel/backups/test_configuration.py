@@ -11,6 +11,7 @@ import trio
 
 from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables
 from svc_actors.panel.backups import Places
+from svc_actors.panel.sites.denied_paths import MOST_DENIED
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS
 from svc_webhost.accepted import is_denied
 from tests.support.certificates import self_signed
@@ -177,6 +178,31 @@ async def test_files_stay_away_while_the_web_server_has_not_taken_what_keeps_vis
     assert [job["status"] for job in jobs] == ["failed", "failed"]
     assert all("the web server has not taken" in job["error"]["message"] for job in jobs), jobs
     assert not file.exists()
+
+
+async def test_files_stay_away_while_the_site_has_no_room_for_what_keeps_visitors_out(configured: Backed) -> None:
+    world = configured
+    file = give(world.home, "public/dump.sql.bak", b"for no visitor")
+    backup = await world.backup()
+    file.unlink()
+    await forgotten(world)
+    await world.panel.database.execute(
+        """INSERT INTO site_denied_paths (site_id, pattern)
+           SELECT $1, '/later-' || number FROM generate_series(1, $2::int) AS number""",
+        world.site,
+        MOST_DENIED,
+    )
+    order = {"parts": ["files", "configuration"]}
+
+    refused = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore", order))
+    before = file.exists()
+    await world.panel.database.execute("DELETE FROM site_denied_paths WHERE pattern = '/later-1'")
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", order))
+
+    assert (refused["status"], refused["error"]["code"]) == ("failed", "conflict"), refused
+    assert "denied_path *.bak: left out, a site has at most" in refused["error"]["message"]
+    assert not before
+    assert file.read_bytes() == b"for no visitor"
 
 
 async def test_what_was_changed_is_changed_back_and_what_was_added_since_stays(configured: Backed) -> None:

@@ -30,7 +30,7 @@ from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
 from svc_actors.undelivered import why_undelivered
-from svc_common.errors import unavailable
+from svc_common.errors import conflict, unavailable
 
 _CALLER: Final = service_itself("backup.restore")
 _CLOSING: Final = tuple(each for each in LISTS if each.closes)
@@ -47,13 +47,20 @@ class ConfigurationRestore:
     sealer: Sealer
 
     async def close(self, site: SiteRow, configuration: Configuration) -> None:
-        """Adds what keeps visitors out and the site lacks. Raises ServiceError if it is not served."""
+        """Adds what keeps visitors out and the site lacks. Raises ServiceError if it is not served, and `conflict` if
+        the site has no room for it: the files would come without it."""
         if not any(getattr(configuration, each.key) for each in _CLOSING):
             return
         allowed = await self.allowed()
         planned = await changes_of(self.database, self.sealer, site, configuration, allowed)
-        added = [change for change in planned if change.action is ConfigurationAction.ADD]
         parts = {each.part for each in _CLOSING}
+        added = [change for change in planned if change.action is ConfigurationAction.ADD]
+        for left_out in planned:
+            if left_out.part in parts and left_out.action is ConfigurationAction.LEAVE_OUT:
+                raise conflict(
+                    f"visitors would get files that the backup keeps from them ({left_out})",
+                    hint="Remove denied or protected paths that the site no longer needs, then restore it again.",
+                )
         wanted = {part: _wanted(added, part) if part in parts else {} for part in Part}
 
         async def change(tx: Transaction, locked: SiteRow) -> Changed:

@@ -141,9 +141,10 @@ class RestoreWork:
                     placed = await self._place(run, site)
             except (OSError, ServiceError) as error:
                 await self._tools.databases.put_back(run, site, self._places.aside(run.id))
-                raise unavailable(
-                    f"The files could not be put into place: {error}; the site has its previous state again."
-                ) from error
+                message = f"The files could not be put into place: {error}; the site has its previous state again."
+                if isinstance(error, ServiceError):
+                    raise ServiceError(error.code, message, hint=error.hint) from error
+                raise unavailable(message) from error
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._places.drop_aside, run.id)
             if placed is not None:
