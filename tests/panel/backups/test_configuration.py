@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.panel import host_work
 from svc_actors.panel.apps.variables import MOST_VARIABLES, open_variables
 from svc_actors.panel.backups import Places
 from svc_actors.panel.sites.denied_paths import MOST_DENIED
@@ -160,6 +161,23 @@ async def test_no_file_comes_back_before_what_keeps_visitors_from_it(configured:
     assert file.read_bytes() == b"for no visitor"
     assert visitor.looks > 0
     assert visitor.leaks == 0
+
+
+async def test_a_restoration_waits_for_a_server_that_takes_longer_than_an_operation_waits(
+    configured: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = configured
+    before = await state(world)
+    backup = await world.backup()
+    await forgotten(world)
+
+    with monkeypatch.context() as patched:
+        # Whatever it does takes longer.
+        patched.setattr(host_work, "HOST_PATIENCE", 0.0)
+        job = await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+
+    assert job["status"] == "succeeded", job
+    assert await state(world) == before
 
 
 async def test_files_stay_away_while_the_web_server_has_not_taken_what_keeps_visitors_out(configured: Backed) -> None:

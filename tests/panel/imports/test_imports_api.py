@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.panel import host_work
 from svc_actors.store import Database
 from tests.panel.imports.world import World, world_of
 from tests.support import foreign_archives as foreign
@@ -74,6 +75,26 @@ async def test_tasks_and_the_certificate_come_with_the_site(world: World, tmp_pa
     assert (certificate["source"], certificate["names"]) == ("uploaded", [MAIN, f"www.{MAIN}"])
     assert "PRIVATE KEY" not in shown.text
     assert not list(world.home(site).rglob("*.pem"))
+
+
+async def test_an_import_waits_for_a_server_that_takes_longer_than_an_operation_waits(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = self_signed(tmp_path, [MAIN, f"www.{MAIN}"])
+    pem = files.key.read_text() + files.certificate.read_text()
+    imported = await world.uploaded(foreign.cpanel(foreign.model(), certificate=pem))
+
+    with monkeypatch.context() as patched:
+        # Whatever it does takes longer.
+        patched.setattr(host_work, "HOST_PATIENCE", 0.0)
+        job = await world.applied(imported)
+    site = await world.site(MAIN)
+    certificate = (await world.ada.get(f"/sites/{site['id']}/ssl")).json()
+    notes = (await world.shown(imported))["notes"]
+
+    assert job["status"] == "succeeded", job
+    assert certificate["source"] == "uploaded"
+    assert [note for note in notes if note["kind"] == "certificate"] == []
 
 
 async def test_what_is_left_out_does_not_come_and_a_renamed_site_has_its_new_name(world: World) -> None:

@@ -19,7 +19,7 @@ from svc_actors.panel.backups.configuration import LISTS, Configuration, Part
 from svc_actors.panel.backups.configuration_changes import Allowed, Change, ConfigurationAction, changes_of
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.dns.zone import DnsZone
-from svc_actors.panel.host_work import finished, soon
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.claims import claim, set_redirected
 from svc_actors.panel.sites.php import SitePhp
@@ -92,7 +92,7 @@ class ConfigurationRestore:
             return Changed(locked.target, {"restored": sorted(part for part in _RECORDED if wanted[part])})
 
         if any(wanted[part] for part in _RECORDED):
-            await soon(self.actors.ref(SiteActor, str(site.id)).ask(SiteActor.change, caller, change))
+            await finished(self.actors.ref(SiteActor, str(site.id)).ask(SiteActor.change, caller, change))
         for zone, records in configuration.zones.items():
             names = {name: held for name, held in records.items() if name in wanted[Part.RECORD]}
             if names:
@@ -101,7 +101,7 @@ class ConfigurationRestore:
                     await run.log(f"The zone {zone} is recorded, and not served yet: {row.problem}.")
         stored = configuration.certificate
         if wanted[Part.CERTIFICATE] and stored is not None and stored.key is not None:
-            await self.certificates.upload(caller, site, stored.chain, stored.key.encode())
+            await self.certificates.upload(caller, site, stored.chain, stored.key.encode(), in_job=True)
         await self._verify(run, site, configuration, allowed)
 
     async def _verify(self, run: JobRun, site: SiteRow, configuration: Configuration, allowed: Allowed) -> None:

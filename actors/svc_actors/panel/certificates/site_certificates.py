@@ -42,7 +42,7 @@ from svc_actors.panel.certificates.records import (
 from svc_actors.panel.certificates.served import Serving, compare_served, served_alert
 from svc_actors.panel.certificates.zone_proofs import ZoneProofs
 from svc_actors.panel.dns.proving import Proving
-from svc_actors.panel.host_work import soon
+from svc_actors.panel.host_work import finished, soon
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.sites.states import SiteStatus
@@ -158,8 +158,9 @@ class SiteCertificates:
         )
         self._asked.set()
 
-    async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes) -> None:
-        """Serve the site with the customer's own certificate. Raises `invalid` for one that cannot be served."""
+    async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes, *, in_job: bool = False) -> None:
+        """Serve the site with the customer's own certificate. A job waits until it is served. Raises `invalid` for one
+        that cannot be served."""
         try:
             certificate = parsed(chain, key)
         except CertificateError as error:
@@ -169,7 +170,7 @@ class SiteCertificates:
                 f"The certificate is for {', '.join(certificate.names[:5])}, not for {site.domain}.",
                 hint="The current certificate stays in use.",
             )
-        await self._install(caller, site, Source.UPLOADED, certificate)
+        await self._install(caller, site, Source.UPLOADED, certificate, in_job=in_job)
         await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
 
     async def remove(self, caller: Caller, site: SiteRow) -> None:
@@ -327,7 +328,9 @@ class SiteCertificates:
         certificate = parsed(issued.chain, issued.key)
         await self._install(service_itself("certificate.install"), site, Source.ACME, certificate)
 
-    async def _install(self, caller: Caller, site: SiteRow, source: Source, certificate: Parsed) -> None:
+    async def _install(
+        self, caller: Caller, site: SiteRow, source: Source, certificate: Parsed, *, in_job: bool = False
+    ) -> None:
         """Files first, since the record names them; then the record, which makes the web server load them."""
         put = partial(self._files.put, site.number, certificate.fingerprint, certificate.chain, certificate.key)
         await trio.to_thread.run_sync(put)
@@ -345,8 +348,9 @@ class SiteCertificates:
                 await emit(tx, WebhookEvent.SSL_ISSUED, subject=subject, data=told)
             return Changed(row.target, told | {"names": list(certificate.names)})
 
+        changing = self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change)
         try:
-            await soon(self._actors.ref(Site, str(site.id)).ask(Site.change, caller, change))
+            await (finished(changing) if in_job else soon(changing))
         except DomainError:
             there = await read_site(self._database, site.id)
             if there is None or there.status is SiteStatus.DELETING:

@@ -89,7 +89,7 @@ class Belongings:
                 read = Read(f"{ASIDE}/{number}.pem", 0, MOST_FILE)
                 text += (await self._parts.files.ask(folder, read)).payload.decode(errors="replace") + "\n"
             chain, key = pem_parts(text)
-            await self._parts.certificates.upload(CALLER, site, chain, key.encode())
+            await self._parts.certificates.upload(CALLER, site, chain, key.encode(), in_job=True)
             await run.log(f"{site.domain} is served with its certificate.")
 
         await self._tolerating(run, applied, Kind.CERTIFICATE, source.domain, upload)
