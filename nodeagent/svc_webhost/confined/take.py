@@ -36,7 +36,7 @@ from svc_webhost.confined.layers import ZSTD, Content, Peeking, Zstd, entries
 from svc_webhost.confined.protocol import FileError
 from svc_webhost.confined.room import Room
 from svc_webhost.confined.survey import confine, shown
-from svc_webhost.confined.tree import Tree, held, parts, translate_errors
+from svc_webhost.confined.tree import Tree, held, parts, remove, translate_errors
 
 TOOK: Final = "took "
 _REFUSED: Final = 3
@@ -132,7 +132,7 @@ def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
 
 
 def _into(tree: Tree, path: str, members: Iterator[Member]) -> int:
-    """Nobody else passes through the folder, above all not the web server."""
+    """Nobody else passes through the folder, above all not the web server. If it fails, nothing of it is left."""
     *above, name = parts(path)
     for depth in range(len(above)):
         with (
@@ -143,8 +143,13 @@ def _into(tree: Tree, path: str, members: Iterator[Member]) -> int:
             os.mkdir(above[depth], _CLOSED, dir_fd=at)
     with translate_errors(path), held(tree.open_folder(os.fsdecode(b"/".join(above)))) as at:
         os.mkdir(name, _CLOSED, dir_fd=at)
-        with held(kernel.open_beneath(at, name, _FOLDER, follow=False)) as folder:
-            return unpack(folder, members, Room(folder))
+        try:
+            with held(kernel.open_beneath(at, name, _FOLDER, follow=False)) as folder:
+                return unpack(folder, members, Room(folder))
+        except BaseException:
+            with suppress(OSError):
+                remove(at, name)
+            raise
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 1 << 20
-LEFT_OUT = frozenset({".svc-tmp", "tmp"})
-"""In a site's home: unfinished and temporary files."""
+LEFT_OUT = frozenset({".svc-tmp", "tmp", "private/.svc-import"})
+"""In a site's home: unfinished and temporary files, and what an import has there until it is used."""
 NAMED = 50
 """How many entries a message about a tree names."""
 _SHOWN = 200
@@ -221,9 +221,9 @@ def _walk(root: str, *, everything: bool = False) -> Iterator[tuple[str, os.stat
         except (FileNotFoundError, NotADirectoryError):
             continue  # Removed meanwhile.
         for entry in entries:
-            if not everything and not above and entry.name in LEFT_OUT:
-                continue
             path = f"{above}/{entry.name}" if above else entry.name
+            if not everything and path in LEFT_OUT:
+                continue
             try:
                 found = entry.stat(follow_symlinks=False)
             except FileNotFoundError:

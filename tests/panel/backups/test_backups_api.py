@@ -9,6 +9,7 @@ import trio
 from svc_actors.panel.jobs.bounds import MOST_WAITING_OF_SITE
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
+from tests.support.site_files import give
 
 STEPS = [
     *("plan", "manifest", "reserve_disk", "dump_databases", "verify_dumps"),
@@ -39,6 +40,18 @@ async def test_what_is_no_file_of_the_sites_is_left_out_and_named(world: Backed)
 
     assert job["status"] == "succeeded"
     assert any("public/pipe" in line["message"] for line in lines)
+
+
+async def test_what_an_import_has_in_a_site_until_it_is_used_is_in_no_backup(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    give(world.home, "private/.svc-import/files/public/index.html", b"not judged")
+    give(world.home, "private/.svc-import/shop.sql", b"a dump")
+    await world.backup()
+
+    (tree,) = restic.trees.values()
+    assert {"private/secret.txt"} == {name for name in tree["files"] if name.startswith("private/")}
+    assert not any(".svc-import" in entry["p"] for entry in tree["listed"])
 
 
 async def test_a_second_backup_of_a_site_is_refused_while_one_is_pending(world: Backed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,11 @@ def placed(world: World, site: dict[str, Any], path: str) -> bool:
     return (world.home(site) / "public" / path[1:]).exists()
 
 
+def staged(world: World) -> list[Path]:
+    """What imports have in sites until it is used."""
+    return list(world.data.glob("sites/*/private/.svc-import"))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 async def test_what_a_product_denies_is_never_served_and_applied_again_the_site_stays_up(
     world: World, format: str
@@ -137,20 +143,103 @@ async def test_an_import_that_ends_at_any_step_leaves_nothing_open_and_applied_a
 ) -> None:
     imported = await world.uploaded(foreign.by_hand(trees()))
     jobs = []
+    left: list[Path] = []
     with visiting(world) as visitor:
         for kind in (JudgeHtaccess, PlaceImported, Delete):
             for after in (False, True):
                 with cut(monkeypatch, kind, after=after):
                     jobs.append(await world.applied(imported))
+                left += staged(world)
         last = await world.applied(imported)
     site = await world.site(MAIN)
 
     assert {job["status"] for job in jobs} == {"failed"}
+    assert left == []
     assert last["status"] == "succeeded", last
     assert site["status"] == "active"
     assert all(placed(world, site, path) for path in PRIVATE[MAIN])
-    assert not (world.home(site) / "private/.svc-import").exists()
+    assert staged(world) == []
     assert visitor.leaks == set()
+
+
+async def test_an_import_that_is_cancelled_leaves_nothing_staged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = await world.uploaded(foreign.by_hand(trees()))
+    judged = trio.Event()
+
+    async def hang(self: ConfinedFiles, folder: Any, request: FileRequest, *given: Any, **options: Any) -> Any:
+        if isinstance(request, PlaceImported):
+            judged.set()
+            await trio.sleep_forever()
+        return await ASK(self, folder, request, *given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ConfinedFiles, "ask", hang)
+        ordered = (await world.ada.post(f"/imports/{imported['id']}/apply", {})).json()
+        with trio.fail_after(60):
+            await judged.wait()
+        before = staged(world)
+        await world.ada.post(f"/jobs/{ordered['id']}/cancel")
+        job = await world.job(ordered["id"])
+
+    assert len(before) == 1
+    assert job["status"] == "cancelled", job
+    assert staged(world) == []
+
+
+@pytest.mark.parametrize("gone_by", ["owner", "sweep"])
+async def test_what_a_failed_import_could_not_remove_goes_with_its_record_and_never_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, gone_by: str
+) -> None:
+    imported = await world.uploaded(foreign.by_hand(trees()))
+    path = f"/imports/{imported['id']}"
+
+    async def ask(self: ConfinedFiles, folder: Any, request: FileRequest, *given: Any, **options: Any) -> Any:
+        if isinstance(request, PlaceImported) or (isinstance(request, Delete) and staged(world)):
+            raise unavailable("cut")
+        return await ASK(self, folder, request, *given, **options)
+
+    async def go() -> None:
+        if gone_by == "owner":
+            await world.ada.delete(path, {})
+        else:
+            await world.panel.step("removal of old imports")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ConfinedFiles, "ask", ask)
+        job = await world.applied(imported)
+        await world.panel.database.execute("UPDATE imports SET touched_at = now() - interval '8 days'")
+        await go()
+        kept = await world.ada.get(path)
+        left = staged(world)
+    await go()
+    gone = await world.ada.get(path)
+
+    assert job["status"] == "failed"
+    assert (kept.status_code, len(left)) == (200, 1)
+    assert gone.status_code == 404
+    assert staged(world) == []
+
+
+async def test_an_archive_that_cannot_be_unpacked_to_its_end_leaves_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = foreign.Packer()
+    packed.tree(f"{MAIN}/htdocs", trees()[MAIN])
+    packed.link(f"{MAIN}/htdocs/second", f"{MAIN}/htdocs/missing", tarfile.LNKTYPE)
+    imported = await world.uploaded(packed.gzipped())
+
+    async def ask(self: ConfinedFiles, folder: Any, request: FileRequest, *given: Any, **options: Any) -> Any:
+        if isinstance(request, Delete) and staged(world):
+            raise unavailable("cut")
+        return await ASK(self, folder, request, *given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ConfinedFiles, "ask", ask)
+        job = await world.applied(imported)
+
+    assert job["status"] == "failed"
+    assert "leads to what it does not hold" in job["error"]["message"]
+    assert [list(folder.iterdir()) for folder in staged(world)] == [[]]
 
 
 async def test_nothing_of_an_archive_is_placed_where_files_wait_to_be_judged(world: World) -> None:
@@ -162,7 +251,7 @@ async def test_nothing_of_an_archive_is_placed_where_files_wait_to_be_judged(wor
     assert job["status"] == "succeeded", job
     assert (world.home(site) / "private/notes.txt").read_bytes() == b"planted"
     assert not placed(world, site, "/planted.txt")
-    assert not (world.home(site) / "private/.svc-import").exists()
+    assert staged(world) == []
 
 
 async def test_files_wait_for_a_web_server_that_has_not_taken_what_they_deny(

@@ -29,12 +29,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, astuple
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
+
+import trio
 
 from svc_actors.panel.databases.looking import look_at as look_at_dump
 from svc_actors.panel.files import site_folder
@@ -64,6 +67,7 @@ from svc_actors.panel.imports.records import (
     write_site,
     write_tables,
 )
+from svc_actors.panel.imports.staged import STAGED, remove_staged, try_remove_all_staged
 from svc_actors.panel.imports.states import ImportMove, ImportStatus
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
 from svc_actors.panel.sites.creation import NewSite, create_site
@@ -81,7 +85,7 @@ from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, unav
 from svc_webhost import confined
 from svc_webhost.archives.model import FoundDatabase, FoundSite, Kind
 from svc_webhost.archives.placing import ASIDE, below, placed_at
-from svc_webhost.confined.protocol import Delete, PlaceImported, RewriteConfiguration
+from svc_webhost.confined.protocol import PlaceImported, RewriteConfiguration
 from svc_webhost.database_clients import HOST
 from svc_webhost.databases import DatabaseError, EngineKind, SiteFile, database_name
 from svc_webhost.launcher import Limits
@@ -95,9 +99,9 @@ _TAKE: Final = Path(confined.__file__).with_name("take.py")
 _TAKE_SECONDS: Final = 4 * 3600.0
 _TOOK: Final = "took "
 _AGAIN: Final = "Apply the import again: it continues from there."
-_STAGED: Final = f"{ASIDE}/files"
-# For the helper of a site's files: to delete a tree of an earlier attempt takes longest.
 _FILES_SECONDS: Final = 600.0
+# For all sites of a failed import: a stop of the core waits for it. Helpers finish what they have started.
+_CLEAN_SECONDS: Final = 30.0
 # Lines of a site that the outcome names. The analysis of its .htaccess files lists the rest.
 _NAMED: Final = 20
 
@@ -148,42 +152,45 @@ class ImportApplication:
             await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def place_files(self, run: JobRun) -> None:
-        applied = await self._applied(run)
-        for number, (found, site) in enumerate(await self._made(applied)):
-            entries = await self._unpack(run, applied, found, site)
-            await self._judge(run, applied, found, site)
-            await self._place(site)
-            await run.log(f"{entries:,} entries are placed for {site.domain}.")
-            await run.progress(100 * (number + 1) / len(applied.sites))
+        async with self._nothing_staged_on_failure(run):
+            applied = await self._applied(run)
+            for number, (found, site) in enumerate(await self._made(applied)):
+                entries = await self._unpack(run, applied, found, site)
+                await self._judge(run, applied, found, site)
+                await self._place(site)
+                await run.log(f"{entries:,} entries are placed for {site.domain}.")
+                await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def load_databases(self, run: JobRun) -> None:
-        applied = await self._applied(run)
-        labels = labels_of(applied.account)
-        for found, site in await self._made(applied):
-            for database in applied.databases(found):
-                login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
-                await self._load(run, applied, site, database, labels[database.name])
-                if is_wordpress_database(found, database):
-                    await self._configure(run, applied, found, site, login)
+        async with self._nothing_staged_on_failure(run):
+            applied = await self._applied(run)
+            labels = labels_of(applied.account)
+            for found, site in await self._made(applied):
+                for database in applied.databases(found):
+                    login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
+                    await self._load(run, applied, site, database, labels[database.name])
+                    if is_wordpress_database(found, database):
+                        await self._configure(run, applied, found, site, login)
 
     async def set_up(self, run: JobRun) -> None:
-        applied = await self._applied(run)
-        made = await self._made(applied)
-        for found, site in made:
-            if applied.wordpress_database(found) is not None:
-                await run.transact(partial(_installed, site.id))
-            await self._rest.add_tasks(run, applied, found, site)
-            certificate = applied.certificate(found)
-            if certificate is not None:
-                await self._rest.upload(run, applied, certificate, site)
-        for zone in applied.account.zones:
-            if applied.choices.wants(Kind.DNS, zone.name):
-                await self._rest.serve_zone(run, applied, zone.name, [site for _, site in made])
+        async with self._nothing_staged_on_failure(run):
+            applied = await self._applied(run)
+            made = await self._made(applied)
+            for found, site in made:
+                if applied.wordpress_database(found) is not None:
+                    await run.transact(partial(_installed, site.id))
+                await self._rest.add_tasks(run, applied, found, site)
+                certificate = applied.certificate(found)
+                if certificate is not None:
+                    await self._rest.upload(run, applied, certificate, site)
+            for zone in applied.account.zones:
+                if applied.choices.wants(Kind.DNS, zone.name):
+                    await self._rest.serve_zone(run, applied, zone.name, [site for _, site in made])
 
     async def tidy(self, run: JobRun) -> None:
         applied = await self._applied(run)
         for _, site in await self._made(applied):
-            await self._remove(site, ASIDE)
+            await remove_staged(self._parts.files, self._parts.folders, site)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         import_id = await tx.fetchval("SELECT id FROM imports WHERE id = $1", UUID(job.parameters["import"]))
@@ -237,7 +244,7 @@ class ImportApplication:
     async def _unpack(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> int:
         """Unpacks the site's part of the archive where no visitor gets, and returns how many entries it had."""
         # What an earlier attempt left.
-        await self._remove(site, ASIDE)
+        await remove_staged(self._parts.files, self._parts.folders, site)
         # Dumps, keys and passwords go into a folder that no web server reads, until `tidy` removes it.
         aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
         certificate = applied.certificate(found)
@@ -247,7 +254,7 @@ class ImportApplication:
             "uid": site.account.uid,
             "gid": site.account.uid,
             "root": str(self._parts.folders.sites / site.account.name),
-            "into": _STAGED,
+            "into": STAGED,
             "site": asdict(found),
             "files": aside_passwords(applied, found) | aside,
             "private": sorted(kept_passwords(applied, found)),
@@ -284,9 +291,9 @@ class ImportApplication:
                 hint="The site has the files that it had. Apply the import again once nginx runs: svc health says why.",
             )
         folder = site_folder(self._parts.folders, there)
-        await self._parts.files.ask(folder, PlaceImported(_STAGED), seconds=_FILES_SECONDS)
+        await self._parts.files.ask(folder, PlaceImported(STAGED), seconds=_FILES_SECONDS)
         # With the previous document root.
-        await self._remove(there, _STAGED)
+        await remove_staged(self._parts.files, self._parts.folders, there, STAGED)
 
     def _dumps(self, applied: Applied, found: FoundSite) -> list[tuple[FoundDatabase, str]]:
         labels = labels_of(applied.account)
@@ -299,7 +306,7 @@ class ImportApplication:
         passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
         parts = self._parts
-        blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, _STAGED)
+        blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, STAGED)
         if not blocking:
             return
         for line in blocking[:_NAMED]:
@@ -317,7 +324,7 @@ class ImportApplication:
     ) -> SiteRow:
         """Returns the site with its new settings. If the panel refuses them, the lines still block."""
         parts = self._parts
-        judged = await judged_files(parts.files, parts.folders, self._database, site, passwords, _STAGED)
+        judged = await judged_files(parts.files, parts.folders, self._database, site, passwords, STAGED)
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
 
         async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[list[str]]:
@@ -406,13 +413,17 @@ class ImportApplication:
             reason = f"its URLs still name {found.domain}: change them in its settings"
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, reason)
 
-    async def _remove(self, site: SiteRow, path: str) -> None:
-        folder = site_folder(self._parts.folders, site)
+    @asynccontextmanager
+    async def _nothing_staged_on_failure(self, run: JobRun) -> AsyncIterator[None]:
+        """Another attempt unpacks everything anew: what this one has staged would only lie there."""
         try:
-            await self._parts.files.ask(folder, Delete([path]), seconds=_FILES_SECONDS)
-        except ServiceError as error:
-            if error.code is not ErrorCode.NOT_FOUND:
-                raise
+            yield
+        except BaseException:
+            parts, import_id = self._parts, UUID(run.parameters["import"])
+            with trio.CancelScope(shield=True, relative_deadline=_CLEAN_SECONDS):
+                # What is left is removed when the import is applied again or deleted.
+                await try_remove_all_staged(self._database, parts.files, parts.folders, import_id)
+            raise
 
     async def _applied(self, run: JobRun) -> Applied:
         row = await read_import(self._database, UUID(run.parameters["import"]))

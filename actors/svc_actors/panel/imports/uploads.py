@@ -3,12 +3,14 @@ their own, since no site exists yet.
 
     imports/i<number>/archive
 
-Invariant: `sweep` removes folders without a record, and abandoned records with their folders.
+Invariant: `sweep` removes folders without a record, and abandoned records with their folders. A record is removed
+after everything that the import has staged in its sites.
 """
 
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,7 @@ from svc_actors.panel.imports.records import (
     write_lost,
     write_received,
 )
+from svc_actors.panel.imports.staged import remove_all_staged, try_remove_all_staged
 from svc_actors.panel.imports.states import ImportStatus
 from svc_actors.store import Caller, Database, Transaction, audit
 from svc_common.errors import ErrorCode, ServiceError, capacity, conflict
@@ -120,12 +123,14 @@ class Imports:
         return await self._database.transact(write)
 
     async def delete(self, caller: Caller, row: ImportRow) -> None:
-        """Its archive goes with it; the sites that it has created stay."""
+        """Its archive goes with it, and what is staged of it in its sites; the sites that it has created stay."""
+        _require_idle(row)
+        # First, since the record alone says which sites these are.
+        await remove_all_staged(self._database, self._files, self._folders, row.id)
 
         async def write(tx: Transaction) -> None:
             locked = await lock_import(tx, row.id)
-            if locked.status in (ImportStatus.FETCHING, ImportStatus.ANALYSING, ImportStatus.APPLYING):
-                raise conflict(f"The import is {locked.status.value}; nothing was deleted.", hint="Cancel its job.")
+            _require_idle(locked)
             await remove_import(tx, row.id)
             await audit.record(tx, caller, row.target)
 
@@ -135,13 +140,16 @@ class Imports:
     async def sweep(self) -> None:
         """Remove abandoned imports, and folders without a record."""
         rows = await self._database.fetch(
-            """SELECT id FROM imports WHERE status = 'uploading' AND touched_at < now() - make_interval(hours => $1)
+            """SELECT id, touched_at FROM imports
+               WHERE status = 'uploading' AND touched_at < now() - make_interval(hours => $1)
                OR status IN ('ready', 'applied', 'failed') AND touched_at < now() - make_interval(days => $2)""",
             KEPT_HOURS,
             KEPT_DAYS,
         )
         for found in rows:
-            await self._database.transact(partial(_removed, found["id"]))
+            # An import that has something left keeps its record, and the next round tries again.
+            if await try_remove_all_staged(self._database, self._files, self._folders, found["id"]):
+                await self._database.transact(partial(_removed, found["id"], found["touched_at"]))
         # List the folders first: a later folder has a record that is read below.
         folders = await trio.to_thread.run_sync(_folders_in, self._folders.imports)
         known = {f"i{row['number']}" for row in await self._database.fetch("SELECT number FROM imports")}
@@ -179,8 +187,11 @@ async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool
     return allowed * MIB - int(held["bytes"]) - size
 
 
-async def _removed(import_id: UUID, tx: Transaction) -> None:
-    await remove_import(tx, import_id)
+async def _removed(import_id: UUID, touched_at: datetime, tx: Transaction) -> None:
+    """Unless it was used again meanwhile."""
+    row = await tx.fetchrow("SELECT touched_at FROM imports WHERE id = $1 FOR NO KEY UPDATE", import_id)
+    if row is not None and row["touched_at"] == touched_at:
+        await remove_import(tx, import_id)
 
 
 def _make(folder: SiteFolder) -> None:
@@ -197,6 +208,11 @@ def free_bytes(folder: Path) -> int:
 
 def _folders_in(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
+
+
+def _require_idle(row: ImportRow) -> None:
+    if row.status in (ImportStatus.FETCHING, ImportStatus.ANALYSING, ImportStatus.APPLYING):
+        raise conflict(f"The import is {row.status.value}; nothing was deleted.", hint="Cancel its job.")
 
 
 def _require_uploading(row: ImportRow) -> None:
