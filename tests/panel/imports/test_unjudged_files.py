@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.panel.imports.applying import ImportApplication
 from svc_actors.store import Database
 from svc_common.errors import unavailable
 from svc_webhost.accepted import is_denied
@@ -159,6 +160,93 @@ async def test_an_import_that_ends_at_any_step_leaves_nothing_open_and_applied_a
     assert site["status"] == "active"
     assert all(placed(world, site, path) for path in PRIVATE[MAIN])
     assert staged(world) == []
+    assert visitor.leaks == set()
+
+
+def when_judged(world: World, monkeypatch: pytest.MonkeyPatch, does: Callable[[], Awaitable[object]]) -> None:
+    """Whenever files of the site `ADDON` are judged, somebody else does this first."""
+
+    async def ask(self: ConfinedFiles, folder: Any, request: FileRequest, *given: Any, **options: Any) -> Any:
+        if isinstance(request, JudgeHtaccess):
+            number = await world.panel.database.fetchval("SELECT number FROM sites WHERE domain = $1", ADDON)
+            if folder.path.name == f"s{number}":
+                await does()
+        return await ASK(self, folder, request, *given, **options)
+
+    monkeypatch.setattr(ConfinedFiles, "ask", ask)
+
+
+async def test_a_suspension_that_ends_with_the_account_s_keeps_nothing_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = await world.uploaded(foreign.hestia(trees(blocks=True)))
+    ada = await world.panel.database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
+    account = f"/accounts/{ada}"
+
+    with visiting(world) as visitor:
+        with monkeypatch.context() as patched:
+            when_judged(world, patched, lambda: world.root.post(f"{account}/suspend", {"reason": "late"}))
+            ordered = (await world.ada.post(f"/imports/{imported['id']}/apply", {})).json()
+            job = await world.job(ordered["id"], world.root)
+        await world.root.post(f"{account}/unsuspend", {})
+        addon = await world.site(ADDON)
+        before = [path for path in PRIVATE[ADDON] if placed(world, addon, path)]
+        again = await world.applied(imported)
+        after = await world.site(ADDON)
+
+    assert (job["status"], job["error"]["code"]) == ("failed", "conflict"), job
+    assert "suspended with its account" in job["error"]["message"]
+    assert (addon["status"], before) == ("active", [])
+    assert again["status"] == "succeeded", again
+    assert (after["status"], after["suspended_by"]) == ("suspended", "owner")
+    assert all(placed(world, after, path) for path in PRIVATE[ADDON])
+    assert visitor.leaks == set()
+
+
+async def test_a_site_that_its_owner_opens_while_it_is_unpacked_is_closed_before_it_has_its_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = await world.uploaded(foreign.hestia(trees(blocks=True)))
+    only = {"without": [f"site:{MAIN}"]}
+
+    with visiting(world) as visitor:
+        with cut(monkeypatch, PlaceImported, after=False):
+            await world.applied(imported, **only)
+        before = await world.site(ADDON)
+        opened = f"/sites/{before['id']}/suspend"
+        with monkeypatch.context() as patched:
+            when_judged(world, patched, lambda: world.ada.post(opened, {"suspended": False}))
+            job = await world.applied(imported, **only)
+        after = await world.site(ADDON)
+
+    assert (before["status"], after["status"]) == ("suspended", "suspended")
+    assert job["status"] == "succeeded", job
+    assert all(placed(world, after, path) for path in PRIVATE[ADDON])
+    assert visitor.leaks == set()
+
+
+async def test_a_site_that_its_owner_opens_after_it_was_judged_does_not_get_its_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = await world.uploaded(foreign.hestia(trees(blocks=True)))
+    judge = ImportApplication._judge
+
+    async def judged(self: ImportApplication, *given: Any) -> bool:
+        closed = await judge(self, *given)
+        if closed:
+            await world.ada.post(f"/sites/{(await world.site(ADDON))['id']}/suspend", {"suspended": False})
+        return closed
+
+    with visiting(world) as visitor:
+        with monkeypatch.context() as patched:
+            patched.setattr(ImportApplication, "_judge", judged)
+            job = await world.applied(imported)
+        addon = await world.site(ADDON)
+        before = [path for path in PRIVATE[ADDON] if placed(world, addon, path)]
+
+    assert (job["status"], job["error"]["code"]) == ("failed", "conflict"), job
+    assert "no longer suspended" in job["error"]["message"]
+    assert (addon["status"], before) == ("active", [])
     assert visitor.leaks == set()
 
 

@@ -156,8 +156,8 @@ class ImportApplication:
             applied = await self._applied(run)
             for number, (found, site) in enumerate(await self._made(applied)):
                 entries = await self._unpack(run, applied, found, site)
-                await self._judge(run, applied, found, site)
-                await self._place(site)
+                closed = await self._judge(run, applied, found, site)
+                await self._place(site, closed=closed)
                 await run.log(f"{entries:,} entries are placed for {site.domain}.")
                 await run.progress(100 * (number + 1) / len(applied.sites))
 
@@ -281,8 +281,8 @@ class ImportApplication:
             await self._rest.note(run, applied, Kind.FILES, site.domain, f"{took['links_left']} links were left out")
         return int(took.get("entries", 0))
 
-    async def _place(self, site: SiteRow) -> None:
-        """Replaces the site's files by the unpacked ones."""
+    async def _place(self, site: SiteRow, *, closed: bool) -> None:
+        """Replaces the site's files by the unpacked ones. `closed`: only while the site is suspended."""
         there = await read_site(self._database, site.id)
         # Recorded is not enough: a web server that has not taken the denials would serve the files without them.
         if there is None or there.served < there.wanted:
@@ -290,6 +290,8 @@ class ImportApplication:
                 f"The files of {site.domain} were not placed: the web server has not taken the site's settings.",
                 hint="The site has the files that it had. Apply the import again once nginx runs: svc health says why.",
             )
+        if closed:
+            _require_closed(there)
         folder = site_folder(self._parts.folders, there)
         await self._parts.files.ask(folder, PlaceImported(STAGED), seconds=_FILES_SECONDS)
         # With the previous document root.
@@ -299,25 +301,29 @@ class ImportApplication:
         labels = labels_of(applied.account)
         return [(database, labels[database.name]) for database in applied.databases(found)]
 
-    async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
-        """Translates the site's .htaccess files into settings of the panel. If lines are left that block, the site is
-        suspended."""
+    async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> bool:
+        """Translates the site's .htaccess files into settings of the panel. If lines are left that block, and nobody
+        has accepted them, the site is suspended; returns whether it must be."""
         # Judged twice: with the settings in place, translated lines no longer block.
         passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
         parts = self._parts
         blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, STAGED)
         if not blocking:
-            return
+            return False
         for line in blocking[:_NAMED]:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, line)
-        # Suspended already, by an earlier attempt or with its account.
-        if (applied.row.choices or {}).get("accept_htaccess") or site.status is SiteStatus.SUSPENDED:
-            return
+        if (applied.row.choices or {}).get("accept_htaccess"):
+            return False
+        # As it is now: unpacking takes hours, and others suspend and open the site meanwhile.
+        there = await read_site(self._database, site.id)
+        if there is None or there.status is SiteStatus.SUSPENDED:
+            return True
         reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc htaccess analyse says which"
         asking = self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
         await finished(asking)
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
+        return True
 
     async def _tell(
         self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]
@@ -440,6 +446,23 @@ class ImportApplication:
                 raise not_found(f"The site of {each.domain} was deleted meanwhile.", hint="Apply the import again.")
             found.append((each, site))
         return found
+
+
+def _require_closed(site: SiteRow) -> None:
+    """Raises `conflict` unless the site is suspended until its owner opens it. A site that an administrator has
+    suspended, or that is suspended with its account, is opened by others, who do not look at its .htaccess files."""
+    why = f"The files of {site.domain} were not placed: lines of its .htaccess files are not served so here"
+    left = "The site has the files that it had."
+    if site.status is not SiteStatus.SUSPENDED:
+        raise conflict(
+            f"{why}, and the site is no longer suspended.",
+            hint=f"{left} Check these lines, then apply the import again with --accept-htaccess.",
+        )
+    if site.suspended_by is not SuspendedBy.OWNER:
+        by = "with its account" if site.suspended_by is SuspendedBy.ACCOUNT else "by an administrator"
+        raise conflict(
+            f"{why}, and the site is suspended {by}.", hint=f"{left} Apply the import again after this suspension."
+        )
 
 
 async def _came(site_id: UUID, database: str, came: Mapping[str, TableFacts], tx: Transaction) -> None:
