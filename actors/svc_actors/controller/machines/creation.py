@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 from svc_actors.controller.backups.records import Held, hold_copy
 from svc_actors.controller.machines import platforms, windows
 from svc_actors.controller.machines.outcomes import GENERATION
-from svc_actors.controller.machines.records import MARK_COLUMNS, MARKS_FROM_25, Marks, announce_status
+from svc_actors.controller.machines.records import Marks, announce_status, write_marks
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus
 from svc_actors.controller.machines.windows import FirstBoot
@@ -329,12 +329,12 @@ async def _insert(
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     vm_id = uuid4()
     nic_id: UUID | None = await tx.fetchval(
-        f"""WITH vm AS (
+        """WITH vm AS (
                INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                                 status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
-                                idempotency_key, created_by, desired_power, firmware, tpm, iso_image_id, {MARK_COLUMNS})
+                                idempotency_key, created_by, desired_power, firmware, tpm, iso_image_id)
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22, $23,
-                       $24, {MARKS_FROM_25})
+                       $24)
                RETURNING id
            )
            INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
@@ -363,8 +363,8 @@ async def _insert(
         platform.firmware.value,
         platform.tpm.value,
         new.iso_id,
-        *new.marks.values(),
     )
+    await write_marks(tx, vm_id, new.marks)
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 
 

@@ -96,16 +96,6 @@ class Marks:
         """The given ones by column."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def values(self) -> list[Any]:
-        """All of them, in the order of `MARK_COLUMNS`."""
-        return list(vars(self).values())
-
-
-# As constants: a release records its statements, and migrations are tested against them (tools/statements.py).
-MARK_COLUMNS: Final = "restart_policy, labels, protected"
-MARKS_FROM_25: Final = "$25, $26, $27"
-"""Their values in the statement that creates a machine, after 24 others."""
-
 
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
     """The machine's row, locked until the transaction ends; with `gone` also a deleted one. Raises not_found."""
@@ -194,7 +184,9 @@ async def write_marks(tx: Transaction, vm_id: UUID, marks: Marks) -> None:
                           protected = coalesce($4, protected)
            WHERE id = $1""",
         vm_id,
-        *marks.values(),
+        marks.restart_policy,
+        marks.labels,
+        marks.protected,
     )
 
 
