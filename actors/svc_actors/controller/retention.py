@@ -28,7 +28,8 @@ async def remove_old_tasks(database: Database, keep: timedelta) -> int:
                 _TASKS_AT_ONCE,
             )
         ]
-        # The log first, in its own batches: it may have a million lines. An ended task's log gets no new lines.
+        # The log's lines are deleted first, in their own batches: a log may have a million lines. An ended task's log
+        # gets no new ones.
         await remove_rows(database, "task_events", "task_id = ANY($1::uuid[])", ids)
         return await database.change("DELETE FROM tasks WHERE id = ANY($1::uuid[])", ids)
 

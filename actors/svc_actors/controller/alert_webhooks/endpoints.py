@@ -43,7 +43,8 @@ async def update(
     await endpoints.update(
         tx,
         endpoint_id,
-        # One statement: what was enabled is read under the lock of the row, which a failed delivery may have disabled.
+        # Everything in one statement, so that the old value of `enabled` is read under the row's lock: a delivery that
+        # failed meanwhile may have disabled the receiver.
         """UPDATE webhook_endpoints SET url = coalesce($2, url), least = coalesce($3, least),
                                         enabled = coalesce($4, enabled),
                                         enabled_at = CASE WHEN $4 AND NOT enabled THEN $5 ELSE enabled_at END

@@ -84,7 +84,7 @@ async def set_policy(
     await audit.record(
         tx, caller, Target("plan", plan_id, plan["slug"]), {"before": _plain(before), "after": _plain(policy)}
     )
-    # Without a schedule no backup completes, so nothing is ever removed.
+    # A policy without a schedule makes no copies, so none is ever superseded and removed.
     asked = policy.schedule is not BackupSchedule.OFF
     deletes = sum(policy.superseded(row["n"]) for row in rows) if asked else 0
     return PolicySet(before, len(rows), deletes)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 _HOUR_SECONDS: Final = 3600
 LATE_AFTER: Final = timedelta(hours=12)
-"""A backup that is overdue for so long raises an alert: half of the shortest period, a day."""
+"""A machine whose backup is overdue for this long gets an alert: 12 hours are half of the shortest period, a day."""
 
 
 class BackupSchedule(StrEnum):
@@ -52,7 +52,8 @@ class BackupPolicy:
 def next_due(policy: BackupPolicy, vm_id: UUID, *, done: datetime | None, since: datetime, now: datetime) -> datetime:
     """When the machine's next run is due; in the past, it is overdue since then. `done`: when its last complete copy
     was started. `since`: from when on the policy asks for copies of this machine. The policy has a schedule."""
-    # The start of the copy counts: one that started before a moment and was complete after it is not of that run.
+    # `done` is the time at which the copy was started, not when it was complete: a copy started before a run was due
+    # and completed after it does not count for that run.
     last = _last_run(policy, vm_id, now)
     return last if last >= since and (done is None or done < last) else last + policy.period
 

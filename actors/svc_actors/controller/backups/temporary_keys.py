@@ -28,13 +28,14 @@ import trio
 from svc_nodeagent.aws_signing import Keys, signed
 from svc_nodeagent.protocol import Facts
 
-# The version of the STS API, and the bounds that AWS sets on the duration: 15 minutes for both calls, and 12 hours,
-# the most of AssumeRole.
+# The version of the STS API, and AWS's bounds on the duration of keys: at least 15 minutes for both calls, at most 12
+# hours, which is AssumeRole's maximum.
 _VERSION: Final = "2011-06-15"
 _LEAST_SECONDS: Final = 900
 _MOST_SECONDS: Final = 12 * 3600
 _SPARE_SECONDS: Final = 300
-"""Beyond the operation's deadline, for clocks that differ and the time until the node uses the key."""
+"""The keys are valid for this much longer than the operation's deadline: clocks may differ, and some time passes until
+the node uses the keys."""
 _ASK_SECONDS: Final = 30.0
 _MOST_ANSWER: Final = 64 * 1024  # An answer is a few KiB: three keys and some ids.
 _READ: Final = ("s3:GetObject",)
@@ -76,7 +77,8 @@ class Sts:
 
 def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
     """What the keys permit, and nothing else. The region of the bucket is no secret, and restic asks for it."""
-    # With the slash behind it below: the policy is of the folder, not of every key that starts with the id.
+    # `whole` and a slash are added below, so the policy covers this folder and not every key that starts with the
+    # machine's id.
     folder = "/".join(part for part in (prefix, str(need.vm_id)) if part)
     whole = f"arn:aws:s3:::{bucket}"
     return {
@@ -88,7 +90,8 @@ def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
                 "Resource": [f"{whole}/{folder}/*"],
             },
             {
-                # Listing is a right of the bucket; only the prefix condition keeps it to the machine's folder.
+                # Listing is a permission on the whole bucket; only the prefix condition limits it to the machine's
+                # folder.
                 "Effect": "Allow",
                 "Action": ["s3:ListBucket"],
                 "Resource": [whole],
@@ -114,7 +117,7 @@ async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Ne
         "Policy": json.dumps(policy(bucket, prefix, need), separators=(",", ":")),
     }
     if sts.role is None:
-        # A name may have 32 characters, a role's session 64.
+        # AWS's limits: a federated user's name may have 32 characters, the name of a role's session 64.
         asked |= {"Action": "GetFederationToken", "Name": f"svc-{need.vm_id.hex[:24]}"}
     else:
         asked |= {"Action": "AssumeRole", "RoleArn": sts.role, "RoleSessionName": f"svc-{need.vm_id}"}
@@ -130,7 +133,8 @@ async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Ne
         content_type="application/x-www-form-urlencoded; charset=utf-8",
     )
     try:
-        # The client's timeout is for each read: an answer of one byte a second would never reach it.
+        # The client's own timeout is for each read, and an answer that arrives at one byte a second would never reach
+        # it. This bounds the whole call.
         with trio.fail_after(_ASK_SECONDS):
             async with open_client() as http, http.stream("POST", url, content=body, headers=headers) as response:
                 answer = bytearray()
@@ -147,7 +151,8 @@ def _keys(answer: bytes, status: int) -> Keys:
     passing = status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.TOO_MANY_REQUESTS
     try:
         parsed = ElementTree.fromstring(answer)  # noqa: S314  (bounded, and expat expands no bombs)
-        # By the local names alone, whatever namespace and enclosing elements a server other than AWS's uses.
+        # Elements are found by their local names alone: servers other than AWS's may use another namespace or other
+        # enclosing elements.
         told = {each.tag.rpartition("}")[2]: (each.text or "").strip() for each in parsed.iter()}
     except ElementTree.ParseError as error:
         raise NoTemporaryKeys(f"it answered {status} with something other than XML", passing=passing) from error

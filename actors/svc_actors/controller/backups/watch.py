@@ -24,7 +24,8 @@ from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database, Record
 
 LOOK_SECONDS: Final = 30.0
-# Alerts in one round: after an outage of all nodes every machine is late, and each alert is a transaction.
+# The most alerts that are raised in one round: after an outage of all nodes every machine is late, and each alert is a
+# transaction.
 _TOLD_AT_ONCE: Final = 500
 log = structlog.get_logger(__name__)
 
@@ -46,9 +47,10 @@ CROSS JOIN LATERAL (
 ) run
 WHERE vms.plan_id = $2 AND vms.backed_up < $3 AND vms.deleted_at IS NULL AND vms.built_at IS NOT NULL
   AND vms.backed_up < run.at - own.seconds AND run.at >= greatest($5::timestamptz, vms.built_at)"""
-"""Machines of the plan $2 whose run is due, and since when: the rule of `schedule.next_due`, over an index that holds
-what is overdue together. $3 is the start of the plan's last hour of runs, $4 the time from one run to the next, and $5
-since when the plan asks for backups. One plan at a time: of several, the planner could not see how few are due.
+"""Machines of the plan $2 whose run is due, and since when. The rule is that of `schedule.next_due`; the index behind
+it holds overdue machines next to each other. $3 is the start of the plan's last hour of runs, $4 the time from one run
+to the next, and $5 the time since when the plan asks for backups. The query is for one plan at a time: for several
+plans, the planner could not estimate how few machines are due.
 
 `backed_up < $3` is for the index and finds a little too much: machines whose last copy is from before this hour but
 whose own moment in it has not come. The condition on `run.at` after it is exact."""
@@ -85,8 +87,8 @@ AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = v
                     AND (status IN ('queued', 'running')
                          OR op IN ('vm.backups.remove', 'vm.backups.forget') AND tasks.node_id = nodes.id
                             AND ended_at > $1::timestamptz - interval '1 hour'))"""
-"""The node can remove copies of the machine now, or never will (it is lost or deleted, and the actor writes the copies
-off). A removal that has ended is repeated after an hour at the earliest."""
+"""Either the node can remove copies of the machine now, or the node is lost or deleted and never will: then the actor
+writes the copies off. After a removal has ended, the next one starts an hour later at the earliest."""
 
 _REMOVED: Final = f"""
 SELECT vms.id, nodes.id AS node_id, holder.target_id FROM vms
@@ -96,8 +98,9 @@ JOIN nodes ON nodes.id = CASE WHEN holder.target_id IS NULL THEN holder.node_id 
     ORDER BY id <> holder.node_id, id LIMIT 1) END
 WHERE vms.copies_until <= $1::timestamptz AND {_CAN_REMOVE}
 ORDER BY vms.copies_until, vms.id LIMIT 100"""
-"""Deleted machines whose copies have been kept for long enough, with each node whose target may have some of them.
-Copies at a target that every node reaches are removed by a node that is online, if possible by their own."""
+"""Deleted machines whose copies have been kept for long enough, with each node whose target may have some of the
+copies. Copies at a target that every node reaches are removed by a node that is online, if possible by the node that
+made them."""
 
 _SUPERSEDED: Final = f"""
 SELECT DISTINCT vms.id, nodes.id AS node_id, copies.target_id
@@ -106,12 +109,12 @@ JOIN nodes ON nodes.id = CASE WHEN copies.target_id IS NULL THEN copies.node_id 
 WHERE (copies.target_id IS NULL OR nodes.state = 'online') AND copies.superseded_at IS NOT NULL
   AND copies.removed_at IS NULL AND vms.deleted_at IS NULL AND {_CAN_REMOVE}
 ORDER BY vms.id LIMIT 100"""
-"""Machines with copies that a later one has superseded, at the target of a node that they have left or at one that
-their node no longer uses."""
+"""Machines with copies that a later copy has superseded. These lie at the target of a node that the machine has left,
+or at a target that the machine's node no longer uses."""
 
 
 async def run_due(database: Database, actors: ActorSystem) -> None:
-    # One time for both, so that what is due for one is judged like what is due for the other.
+    # `look` and `remove_due` get the same time, so both judge by it what is due.
     now = utc_now()
     await look(database, actors, now)
     await remove_due(database, actors, now)
@@ -127,12 +130,13 @@ async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
             await _tell_late(database, row)
         waiting += [(row["at"], row["id"], row["node_id"]) for row in await database.fetch(_NEXT, *of_plan)]
     begun: set[UUID] = set()
-    # Each plan has named one machine a node: of several plans the longest overdue goes first, and the others of that
-    # node wait for a later round, when its backup is done.
+    # Each plan has named one machine for each node. If several plans name machines of the same node, the machine that
+    # is overdue longest is started; the others wait for a later round, after its backup is done.
     for _, vm_id, node_id in sorted(waiting):
         if node_id in begun:
             continue
-        # Also if its actor refuses (an order came in between): the next round is half a minute away.
+        # The node counts as used even if the machine's actor refuses (an order came in between): the next round is half
+        # a minute away.
         begun.add(node_id)
         try:
             await actors.ref(Machine, str(vm_id)).ask(Machine.back_up, None)

@@ -44,11 +44,13 @@ _AUTHORITY_LIFETIME: Final = timedelta(days=20 * 365)
 _SERVER_LIFETIME: Final = timedelta(days=397)
 _SERVER_RENEWED_BEFORE: Final = timedelta(days=30)
 _BACKDATED: Final = timedelta(days=2)
-"""A host whose clock is a day behind, or set back by a day, still accepts a new certificate."""
+"""Certificates are valid from this long before they are signed, so that a host whose clock is a day behind, or is set
+back by a day, still accepts a new certificate."""
 _PURPOSE: Final = "certificate authority key"
 _MOST_REFUSED: Final = 10_000
 _CERTIFICATES_AN_HOUR: Final = 10
-"""Per node. An agent asks every ten minutes until it is answered, and each request leaves a row for ever."""
+"""For each node. An agent asks every ten minutes until it gets a certificate, and each request leaves a row for
+ever."""
 
 Serial = str
 
@@ -209,7 +211,7 @@ class Authority:
                 "UPDATE node_certificates SET revoked_at = now() WHERE serial = ANY($1::text[])", row["superseded"]
             )
         if self._forgotten != forgotten:
-            return await self.identify(serial)  # A certificate was revoked meanwhile: look again.
+            return await self.identify(serial)  # A certificate was revoked while this read the database: read again.
         self._drop_holders(node_id, keep=serial)
         self._holders[serial] = node_id
         return node_id

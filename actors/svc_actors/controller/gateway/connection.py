@@ -45,7 +45,8 @@ HEARTBEATS_UNTIL_DEAD: Final = 3
 HELLO_SECONDS: Final = 10.0
 _QUEUE: Final = 1024
 _FRAMES_WAITING: Final = 4
-"""Frames read and not yet handled: with the one being read 20 MiB, the most memory that one node can take here."""
+"""Frames of one connection that were read and not yet handled. Together with the frame being read these are 20 MiB, the
+most memory that one node can occupy here."""
 _CLOSING_SECONDS: Final = 0.5
 _CLOSE_POLICY: Final = 1008  # RFC 6455, 7.4.1: policy violation.
 _UPGRADE_REQUIRED: Final = 426
@@ -92,7 +93,8 @@ class AgentConnection:
         """Carry frames until the end; returns why it ended. `received` must not block."""
         try:
             with self._scope:
-                # The reader raises at the end of the connection and so ends the writer, and the other way round.
+                # When the connection ends, the reader raises, which cancels the writer; an error of the writer cancels
+                # the reader.
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, heartbeat_seconds * HEARTBEATS_UNTIL_DEAD)
                     await self._read(received, heartbeat_seconds * HEARTBEATS_UNTIL_DEAD, share)
@@ -108,14 +110,15 @@ class AgentConnection:
 
     async def _read(self, received: Callable[[UpFrame], None], silence: float, share: ReadingShare) -> None:
         while True:
-            # Frames that are not read wait in the network: few are read ahead, and TCP makes the node wait.
+            # Frames that are not read stay in the network: only a few are read ahead, and TCP makes the node wait.
             if (pause := share.pause()) > 0:
                 await trio.sleep(pause)
             with trio.move_on_after(silence) as waiting:
                 message = await self._socket.get_message()
             if waiting.cancelled_caught:
                 raise AgentGone(f"nothing was heard for {silence:g} seconds")
-            # Processor time of this thread, not the clock: what other tasks do meanwhile is not the node's.
+            # Measured in processor time of this thread, not by the clock: time in which other tasks run is not charged
+            # to the node.
             began = thread_time()
             received(_parse(message, self.node_id))
             share.spend(thread_time() - began)
@@ -147,7 +150,8 @@ async def greet(
             max_message_size=MAX_FRAME_BYTES,
             receive_buffer_size=None,
         )
-        # Before the upgrade is accepted, so that an agent of any release can read the refusal: it is plain HTTP.
+        # These checks come before the WebSocket upgrade is accepted, so the refusal is plain HTTP, which an agent of
+        # any release can read.
         if request.path != AGENT_PATH:
             await request.reject(404)
             raise AgentGone(f"it asked for {request.path!r}")
@@ -157,7 +161,8 @@ async def greet(
             refusal = _refusal(request, offered, versions, release)
             await request.reject(_UPGRADE_REQUIRED, body=refusal.encode())
             raise AgentRefused(refusal)
-        # An agent from before versions were named proposes none, and must get none back (RFC 6455, 4.1).
+        # An agent of a release from before protocol versions had names proposes no subprotocol, and must get none back
+        # (RFC 6455, 4.1).
         name = name_of(version)
         socket = await request.accept(subprotocol=name if name in request.proposed_subprotocols else None)
         try:
@@ -169,7 +174,8 @@ async def greet(
         share.spend(thread_time() - began)
         if not isinstance(frame, Hello):
             raise AgentGone(f"its first frame was {frame.frame!r} instead of a hello")
-        # The hello repeats the version; an agent that says two different things is not to be guessed about.
+        # The hello repeats the version agreed on in the handshake. An agent that names two different versions is
+        # refused, not interpreted.
         if frame.protocol != version:
             refusal = f"The agent speaks protocol {frame.protocol} where {version} was agreed on."
             await socket.aclose(_CLOSE_POLICY, refusal)
@@ -206,7 +212,7 @@ def _parse(message: str | bytes, node_id: UUID) -> UpFrame:
     try:
         return UP.validate_json(message)
     except ValidationError as error:
-        # Places and kinds of the errors, never the input: what a frame holds may be secret.
+        # Logged are the places and kinds of the errors, never the input: a frame may contain secrets.
         problems = [
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
             for each in error.errors(include_input=False, include_url=False, include_context=False)

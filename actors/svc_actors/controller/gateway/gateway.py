@@ -76,9 +76,11 @@ from svc_nodeagent.protocol import (
 __all__ = ["Gateway", "GatewayHooks", "NodeLost", "NodeUnavailable", "OperationFailed"]
 
 _SWEEP_SECONDS: Final = 15.0
-_BACKLOG: Final = 2_048  # A thousand nodes come back at the same moment after a restart.
+# Connections that wait to be accepted: after a restart a thousand nodes reconnect at the same moment.
+_BACKLOG: Final = 2_048
 _REPORTS_A_MINUTE: Final = 10.0
-"""Reports of a node that answers for what is not its own: each is an audit row, and one says as much as a thousand."""
+"""How many reports of a node about operations or machines of other nodes are recorded. Each report is an audit row, and
+one says as much as a thousand."""
 log = structlog.get_logger(__name__)
 
 
@@ -96,9 +98,10 @@ class GatewayHooks:
     domain_changed: Callable[[UUID, DomainChanged], None] = _nothing
     heartbeat: Callable[[UUID, Heartbeat], None] = _nothing
     refused: Callable[[UUID, str], None] = _nothing
-    """A node's agent is of a release that cannot be spoken to; the text says so to its administrator."""
+    """Called when a node's agent is of a release whose protocol the controller does not speak; the text tells its
+    administrator so."""
     unauthorised_report: Callable[[UUID, str], None] = _nothing
-    """A node answered for what is not its own; the answer was refused."""
+    """Called when a node reported the outcome of an operation that is not its own; the report was refused."""
 
 
 @dataclass
@@ -147,7 +150,8 @@ class Gateway:
         """Serve agents until cancelled. `port` is the port listened on, also if 0 was asked for."""
         context = self._handshakes.context()
         listeners = list[trio.SocketListener]()
-        # The first listener settles a port of 0, and the others take the same.
+        # If the port is 0, the first listener gets a free port from the system, and the other listeners take the same
+        # port.
         for host in hosts_of(self._bind_host):
             listeners += await trio.open_tcp_listeners(self.port, host=host, backlog=_BACKLOG)
             self.port = listeners[0].socket.getsockname()[1]
@@ -170,7 +174,8 @@ class Gateway:
     async def until_online(self, node_id: UUID) -> None:
         """Wait until the node is connected, however long that takes. Raises `NodeLost`."""
         await trio.lowlevel.checkpoint()
-        # A loop: the event says only that something has changed. The node may have gone again before this task ran.
+        # A loop, because the event says only that the state has changed: the node may have disconnected again before
+        # this task ran.
         while not self.is_online(node_id):
             if node_id in self._lost:
                 raise NodeLost
@@ -208,8 +213,8 @@ class Gateway:
                     operation_id, operation, timeout=timeout, on_progress=on_progress
                 )
             except OperationFailed:
-                # `mark_lost` has failed all operations of the node. That is the controller's word, not the host's: a
-                # task must not take it for a refusal.
+                # The operation was failed by `mark_lost`, which fails all operations of the node. This failure comes
+                # from the controller, not from the host, so a task must not take it for a refusal by the host.
                 if node_id in self._lost:
                     raise NodeLost from None
                 raise
@@ -261,7 +266,8 @@ class Gateway:
 
     def mark_lost(self, node_id: UUID) -> None:
         """The node was declared lost: every wait for it, and every later call, raises `NodeLost`."""
-        # Marked first: `perform` recognises the operations that `drop` fails by this mark.
+        # The node is put into `_lost` before `drop` fails its operations: callers that wait in `perform` find it there
+        # and raise `NodeLost` instead of the failure.
         self._lost.add(node_id)
         self.drop(node_id, "The node was declared lost.")
         if (arrival := self._arrivals.pop(node_id, None)) is not None:
@@ -279,9 +285,11 @@ class Gateway:
         return self._nodes.setdefault(node_id, _Node())
 
     async def _accept(self, context: ssl.SSLContext, tcp: trio.SocketStream) -> None:
-        # https_compatible: an agent that dies closes TCP without TLS's goodbye, for which trio would raise otherwise.
+        # https_compatible: an agent that dies closes TCP without TLS's close_notify alert; trio would raise an error
+        # otherwise.
         tls = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
-        # Cancelled by `_unproven` when this is the oldest silent connection and another needs its place.
+        # `_unproven` cancels this scope when this connection is the oldest silent one and another connection needs its
+        # place.
         waiting = trio.CancelScope()
         try:
             seat = self._unproven.enter(tcp.socket.getpeername()[0], waiting.cancel)
@@ -293,7 +301,7 @@ class Gateway:
             finally:
                 seat.leave()
             if waiting.cancelled_caught:
-                return  # It was silent for longer than any other, and has made room.
+                return  # It was silent for longer than any other connection, and was closed to make room.
             if proven is None:
                 await self._handshakes.refuse()
             elif tls.selected_alpn_protocol() == STREAM_ALPN:
@@ -305,8 +313,8 @@ class Gateway:
         except OSError as error:
             log.debug("gateway.connection_closed_early", reason=str(error))
         except Exception:
-            # A defect over one connection must not end the others: it costs this node its connection, which it opens
-            # again.
+            # A defect in handling one connection must not end the other connections. It ends only this one, and the
+            # node reconnects.
             log.exception("gateway.connection_crashed")
         finally:
             await trio.aclose_forcefully(tls)
@@ -324,8 +332,9 @@ class Gateway:
                 log.warning("gateway.hello_missing", node_id=str(node_id), reason=str(gone))
                 nursery.cancel_scope.cancel()
                 return
-            # The node was deleted, or its certificate revoked, while it was being greeted. `drop` finds a connection
-            # only in `_nodes`, where this one is not yet, so it would live on.
+            # The certificate is checked again: the node may have been deleted, or its certificate revoked, during the
+            # greeting. `drop` ends only connections in `_nodes`; this one is not there yet, so without the check it
+            # would stay open.
             if await self._authority.identify(serial) != node_id:
                 nursery.cancel_scope.cancel()
                 return
@@ -335,7 +344,8 @@ class Gateway:
     async def _greet(
         self, nursery: trio.Nursery, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]
     ) -> AgentConnection:
-        # As in `_accept`, among this node's own connections: each may hold a frame of 4 MiB that has no end.
+        # As in `_accept`, but among the connections of this node: the oldest silent one is cancelled for a newer one.
+        # Each may hold an incomplete frame of up to 4 MiB.
         waiting = trio.CancelScope()
         seat = self._arriving.enter(str(node_id), waiting.cancel)
         if seat is not None:
@@ -355,13 +365,15 @@ class Gateway:
         raise AgentGone("it has opened others since, and said nothing on this one")
 
     async def _carry(self, connection: AgentConnection, nursery: trio.Nursery) -> None:
-        # No checkpoint from here to `connection.run`, so another connection of this node comes before all of this or
-        # after it, never in between.
+        # There is no checkpoint from here to `connection.run`, so two connections of the same node run this part one
+        # after the other, never interleaved.
         node_id, node = connection.node_id, self._node(connection.node_id)
         if node.connection is not None:
-            # The old one still has to run its `finally`, after this one is in place: hence the comparisons below.
+            # The old connection runs its `finally` only after this one has replaced it; the comparisons below are for
+            # that.
             node.connection.drop("replaced by a newer connection of this node")
-        # The heartbeat of the old connection goes: what the node has free now it has not said yet.
+        # The old connection's heartbeat is discarded: the node has not reported its free resources on this connection
+        # yet.
         node.connection, node.heartbeat = connection, None
         # The welcome is queued before `attach` queues operations: agents expect it first.
         connection.send(welcome(connection, self._heartbeat_seconds, self._release))
@@ -373,8 +385,9 @@ class Gateway:
         log.info("gateway.connected", node_id=str(node_id), unacknowledged=len(connection.hello.unacknowledged))
 
         def received(frame: UpFrame) -> None:
-            # A frame read from the old connection after a newer one is in place: its cancellation comes at the next
-            # checkpoint only. A result in it is not lost: the agent repeats on the new one what was not acknowledged.
+            # False for a frame of the old connection that is handled after a newer one has replaced it: the old one is
+            # cancelled only at its next checkpoint. A result in such a frame is not lost: the agent repeats on the new
+            # connection every result that was not acknowledged.
             if node.connection is connection:
                 self._received(connection, node, frame, nursery)
 
@@ -382,12 +395,12 @@ class Gateway:
         try:
             reason = await connection.run(received, heartbeat_seconds=self._heartbeat_seconds, share=node.share)
         finally:
-            # Both do nothing if a newer connection has been attached: `detach` compares `send`, and the hook is for a
-            # node that is offline now, not for one that was replaced.
+            # If a newer connection has replaced this one, neither of these does anything: `detach` compares `send`, and
+            # the hook is called only if the node is offline now.
             node.operations.detach(send)
             if node.connection is connection:
                 node.connection = None
-                # `drop` has removed a deleted or lost node: there is no record left to call offline.
+                # A deleted or lost node was removed from `_nodes` by `drop`, so there is no record to mark as offline.
                 if node_id in self._nodes:
                     self._hooks.disconnected(node_id)
             log.info("gateway.disconnected", node_id=str(node_id), reason=reason)
@@ -396,7 +409,7 @@ class Gateway:
         node_id = connection.node_id
         match frame:
             case Heartbeat():
-                # By the controller's clock: the node's may be wrong.
+                # The time is the controller's, since the node's clock may be wrong.
                 node.heartbeat = frame.model_copy(update={"at": datetime.now(UTC)})
                 self._hooks.heartbeat(node_id, frame)
             case Progress():
@@ -405,7 +418,7 @@ class Gateway:
                 self._ended(node_id, node, frame)
             case DomainChanged():
                 self._hooks.domain_changed(node_id, frame)
-            # One at a time: each costs a signature and a row.
+            # One renewal at a time: each costs a signature and a row.
             case Renewal() if not connection.renewing:
                 connection.renewing = True
                 nursery.start_soon(self._renew, connection, frame)
@@ -415,8 +428,9 @@ class Gateway:
                 connection.drop("it said hello twice")
 
     def _ended(self, node_id: UUID, node: _Node, result: Result) -> None:
-        # An id that this node was never asked: from its journal, after a restart of the controller (taken in below), or
-        # another node's, which it would have to know: ids of tasks are random, so that is an attack and no mistake.
+        # An id that this node was not asked since the controller started. Either the operation is from before a restart
+        # of the controller and its outcome from the node's journal: `ended` below takes that in. Or the id is of an
+        # operation that another node was asked: ids of tasks are random, so this is an attack and not a mistake.
         if result.id not in node.operations:
             for other_id, other in self._nodes.items():
                 if other is not node and result.id in other.operations:
@@ -438,7 +452,7 @@ class Gateway:
         try:
             signed = await self._authority.renew(connection.node_id, connection.serial, renewal.csr)
         except ServiceError as error:
-            # The agent asks again by itself.
+            # The agent will ask again.
             log.warning("gateway.certificate_not_renewed", node_id=str(connection.node_id), error=error.message)
             return
         finally:

@@ -21,10 +21,11 @@ from svc_nodeagent.protocol import STREAM_ALPN
 
 _HANDSHAKE_SECONDS: Final = 15.0
 _REFUSAL_SECONDS: Final = 2.0
-_MOST_REFUSALS_HELD: Final = 256  # Each holds a descriptor; beyond, they are closed at once.
+# Each refused connection that is held open costs a file descriptor; further ones are closed at once.
+_MOST_REFUSALS_HELD: Final = 256
 _CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
+"""The cipher suites for TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
 log = structlog.get_logger(__name__)
 
 
@@ -47,7 +48,8 @@ class Handshakes:
         context.load_cert_chain(certificate.chain, certificate.key)
         context.load_verify_locations(cadata=self._authority.certificate_pem)
         context.set_alpn_protocols(["http/1.1", STREAM_ALPN])
-        # A resumed session would skip the certificate; agents reconnect too seldom to miss it.
+        # Session tickets are off: a resumed session would skip the certificate check. Agents reconnect so rarely that
+        # full handshakes cost little.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
         return context
@@ -59,7 +61,8 @@ class Handshakes:
                 certificate = self._certificate()
                 context.load_cert_chain(certificate.chain, certificate.key)
             except OSError as error:
-                # The current one is valid for weeks; a full disk must not end the gateway.
+                # The gateway goes on with its current certificate, which is valid for weeks: a full disk, for example,
+                # must not end the gateway.
                 log.error("gateway.own_certificate_not_renewed", error=str(error))
 
     async def prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
@@ -75,7 +78,8 @@ class Handshakes:
         shown = self._authority.read(tls.getpeercert() or {})
         if shown is None:
             return None
-        # The chain says that the authority signed it once; only the row says that it was not revoked since.
+        # The certificate chain proves only that the authority once signed it; the row says whether it was revoked
+        # since.
         node_id = await self._authority.identify(shown.serial, shown)
         return None if node_id is None else (node_id, shown.serial)
 

@@ -56,12 +56,13 @@ from svc_nodeagent.protocol import (
 
 KEPT_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 5_000
-"""Ids of each kind (told, cancelled, acknowledged) per node: at most a megabyte, and more than its lanes ever hold."""
+"""The most ids that are remembered of each kind (told, cancelled, acknowledged) for each node: at most a megabyte, and
+more ids than the node's lanes ever hold."""
 _PROGRESS_BUFFER: Final = 64
 _LAST_FOR_SECONDS: Final = 900.0
-"""How long an operation that is `last_in_lane` lets others go first: behind a steady stream of them it would wait for
-ever. After it others go first again for as long as it took, so such operations never take more than half of a lane that
-others wait for."""
+"""How long an operation that is `last_in_lane` lets others go first; without this limit it would wait for ever behind a
+steady stream of others. Once it has run, others go first again for as long as it took. So such operations never take
+more than half of the time of a lane in which others wait."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 Send = Callable[[DownFrame], None]
@@ -92,8 +93,9 @@ class NodeLost(NodeUnavailable):
         super().__init__("The node was declared lost; it no longer takes orders.")
 
 
-# Few where a host works (transfers, backups, creations) or where each holds a thread of it (a guest's agent, which may
-# be silent for half a minute); many where it only waits (patience). `Lane` says what is in each.
+# The limit of a lane is low where an operation makes the host work (transfers, backups, creations) or occupies a thread
+# of the host (a guest's agent, which may be silent for half a minute). It is high where the host only waits (patience).
+# `Lane` says which operations are in each lane.
 LANE_LIMITS: Final = {
     Lane.TRANSFERS: 4,
     Lane.BACKUPS: 1,
@@ -114,13 +116,13 @@ class _Pending:
     lane: Lane
     deadline: float
     origin: Origin | None
-    """The origin of the first caller: the agent's log and its calls of the host belong to it."""
+    """The origin of the first caller; the agent uses it for its log and its calls to the host."""
     asked_at: float = field(default_factory=trio.current_time)
     waiters: int = 0
     sent: bool = False
-    """Whether it was sent on the current connection."""
+    """Whether it was sent to the agent on the current connection."""
     sent_to: str | None = None
-    """The boot id of the agent's process that it was last sent to."""
+    """The boot id of the agent process to which it was last sent."""
     sent_at: float | None = None
     cancelled: bool = False
     outcome: Outcome | None = None
@@ -141,12 +143,13 @@ class NodeOperations:
         self._cancelled: dict[OperationId, float] = {}
         self._acknowledged: dict[OperationId, float] = {}
         self._served: dict[tuple[Lane, UUID | None], float] = {}
-        """When each project last had its turn in a lane."""
+        """When an operation of each project was last sent, for each lane."""
         self._others_until = 0.0
-        """Until when other operations go before those that are `last_in_lane`, however long these have waited."""
+        """Until this time other operations go before those that are `last_in_lane`, even before those that have waited
+        longer than `_LAST_FOR_SECONDS`."""
         self._send: Send | None = None
         self._known: set[OperationId] = set()
-        """Operations that the connected agent has: those of its hello, and those sent since."""
+        """Operations that the connected agent has: those that its hello named, and those that were sent to it since."""
         self._boot_id = ""
         self._version = 0
         """The version of the protocol that the connected agent speaks."""
@@ -162,14 +165,15 @@ class NodeOperations:
         """A connection is open: send the agent all pending cancellations, acknowledgements and operations."""
         self._send, self._known, self._boot_id = send, set(hello.unacknowledged), hello.boot_id
         self._version = hello.protocol
-        # First what was cancelled or acknowledged while the node was away: cancelled operations that still have a
-        # caller follow below, with their `pending`.
+        # First the agent gets the cancellations and acknowledgements of operations without a caller that came while the
+        # node was away. Cancelled operations that still have a caller are in `pending` and follow below.
         for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
             send(Cancel(id=operation_id))
         if forgotten := tuple(self._known & self._acknowledged.keys()):
             send(Acknowledge(ids=forgotten))
         for pending in self._pending.values():
-            # The same agent process goes on with what it has; after its restart operations have to be sent again.
+            # If the connected agent is still the same process, it continues with the operations that it has. An agent
+            # that was restarted has lost them, so they are sent again.
             pending.sent = pending.sent_to == hello.boot_id and pending.id in self._known
         for pending in list(self._pending.values()):
             self._refuse_unknown(pending)
@@ -185,15 +189,15 @@ class NodeOperations:
         self, operation_id: OperationId, operation: NodeOperation, *, timeout: float, on_progress: OnProgress | None
     ) -> OperationResult:
         deadline = trio.current_time() + timeout
-        # Wanted again: a late answer must reach this caller, and not be acknowledged away.
+        # A caller wants the outcome again, so a late answer must reach this caller and must not simply be acknowledged.
         self._acknowledged.pop(operation_id, None)
         pending = self._pending.get(operation_id)
         if pending is None:
             pending = self._pending[operation_id] = _Pending(
                 operation_id, operation, operation.facts.lane, deadline, ORIGIN.get()
             )
-            # Cancelled before it was asked again, and without an outcome in the journal: it must not be sent now. With
-            # one, the agent repeats that outcome and does nothing.
+            # The operation was cancelled before it was asked again. If its outcome is not in the agent's journal, it
+            # must not be sent now. If it is, the operation may be sent: the agent only repeats that outcome.
             if operation_id in self._cancelled and operation_id not in self._told:
                 pending.cancelled = True
                 self._send_cancel(pending)
@@ -208,7 +212,7 @@ class NodeOperations:
         finally:
             pending.waiters -= 1
         if pending.outcome is None:
-            # Another caller of the same id may have more time.
+            # If another caller waits for the same operation, it is kept: that caller's timeout may be later.
             if not pending.waiters:
                 self._drop(pending)
             raise NodeUnavailable(
@@ -223,7 +227,7 @@ class NodeOperations:
             try:
                 listener.send_nowait(progress)
             except trio.WouldBlock:
-                continue  # The reader is behind; the next progress message is newer anyway.
+                continue  # The listener is slow; the next progress message is newer and replaces this one.
 
     def ended(self, result: Result) -> str | None:
         """Take an outcome in. Returns why it cannot be true: it is of another kind than the operation's, or about
@@ -231,9 +235,10 @@ class NodeOperations:
         pending = self._pending.get(result.id)
         if pending is None:
             if result.id in self._acknowledged:
-                self.acknowledge(result.id)  # The acknowledgement was lost with a connection.
+                self.acknowledge(result.id)  # The earlier acknowledgement was lost when a connection ended.
             else:
-                # No caller waits (yet): only the id is remembered, and the agent repeats the outcome when asked.
+                # No caller waits for it now: only the id is remembered, and the agent repeats the outcome when the
+                # operation is asked again.
                 self._keep(self._told, result.id)
             return None
         self._keep(self._told, result.id)
@@ -280,7 +285,7 @@ class NodeOperations:
     def _send_cancel(self, pending: _Pending) -> None:
         if self._send is None:
             return
-        # It was never sent, and the agent does not have it: nothing can have been done.
+        # Never sent, and the agent does not have it, so the node cannot have done any of it.
         if pending.sent_to is None and pending.id not in self._known:
             self._settle(
                 pending, Failed(code=FailureCode.CANCELLED, message="Cancelled before it was sent to the node.")
@@ -310,7 +315,8 @@ class NodeOperations:
         now = trio.current_time()
         for lane, those in waiting.items():
             while those and room[lane] > 0:
-                # `min` gives the oldest of equals; if there is room for all, they simply go in order.
+                # If the lane has room for all waiting operations, they go in order. Otherwise `_turn` chooses; among
+                # equals `min` takes the oldest.
                 chosen = those[0] if len(those) <= room[lane] else min(those, key=partial(self._turn, now))
                 those.remove(chosen)
                 room[lane] -= 1
@@ -332,7 +338,7 @@ class NodeOperations:
             Request(
                 id=pending.id,
                 operation=pending.operation,
-                # Without a deadline (a deletion, a reinstallation) the agent gets a day.
+                # An operation without a deadline (a deletion, a reinstallation) gets a timeout of a day.
                 timeout_seconds=max(1.0, seconds if math.isfinite(seconds) else 86_400.0),
                 request_id=pending.origin.request_id if pending.origin is not None else None,
                 traceparent=_traceparent(pending.origin),
@@ -359,7 +365,7 @@ class NodeOperations:
 
 
 def _remember(memory: dict[_Key, float], what: _Key, at: float) -> None:
-    memory.pop(what, None)  # Moves an id that is remembered again to the end.
+    memory.pop(what, None)  # Removed first, so that an id that is remembered again moves to the end.
     while len(memory) >= _MOST_REMEMBERED:
         del memory[next(iter(memory))]
     memory[what] = at

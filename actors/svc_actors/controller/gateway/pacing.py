@@ -20,9 +20,10 @@ import trio
 from svc_nodeagent.wrapped_stream import WrappedStream
 
 _FRAME_SECONDS: Final = 25e-6
-"""The least that a frame costs: 12 microseconds in wsproto, and as much where it is handled."""
+"""The least that a frame is charged: 12 microseconds of parsing in wsproto, and as much for handling it."""
 _READ_BYTES: Final = 16 * 1024
-"""Bytes read at a time: 2,700 empty frames, which hold up everything else for 0.07 s. As much as a record of TLS."""
+"""Bytes read at a time. These may be 2,700 empty frames, which block everything else for 0.07 s. The size is that of a
+TLS record."""
 _END_OF_REQUEST: Final = b"\r\n\r\n"
 _LENGTH_BYTES: Final = {126: 2, 127: 8}
 _MASK_BYTES: Final = 4
@@ -74,13 +75,14 @@ class FrameCount:
 
     def __init__(self) -> None:
         self._request: bytes | None = b""
-        """The last bytes of the request so far; None once it is complete."""
+        """The last bytes of the HTTP request that were read so far; None once the request is complete."""
         self._header = bytearray()
         self._payload_left = 0
 
     def count(self, data: bytes | bytearray) -> int:
         """How many frames have started in this piece of the stream, by their complete headers."""
-        # Byte by byte only through headers, of which a piece may end in any byte; payloads are skipped at once.
+        # A piece of data may end in the middle of a frame's header, so headers are read byte by byte; payloads are
+        # skipped at once.
         at, frames = self._behind_the_request(data), 0
         while at < len(data):
             if self._payload_left:
@@ -100,7 +102,8 @@ class FrameCount:
         if self._request is None:
             return 0
         seen = self._request + data
-        # Three bytes of each piece are carried over: the blank line may be split between two.
+        # The last three bytes of each piece are carried over to the next: the blank line that ends the request may be
+        # split between two.
         end = seen.find(_END_OF_REQUEST)
         if end < 0:
             self._request = seen[1 - len(_END_OF_REQUEST) :]

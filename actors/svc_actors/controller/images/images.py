@@ -38,7 +38,7 @@ from svc_nodeagent import outbound
 from svc_nodeagent.protocol import PLAIN, Firmware, OperationResult, Platform, Tpm
 
 EVERY_IMAGE: Final = UUID(int=0)
-"""The resource id of a refresh task, which is about all images."""
+"""The resource id of a refresh task: such a task is about all images."""
 
 _REFRESH_TIMEOUT: Final = 300.0
 _FETCH_TIMEOUT: Final = 20.0
@@ -250,7 +250,8 @@ class ImageWork:
                         failed.append(image.slug)
                         await run.log(f"{image.slug}: {problem}; the known digest is kept.", level=LogLevel.WARNING)
                 except ServiceError as error:
-                    # Taken out of the nursery by hand, which would wrap it in a group.
+                    # Collected here and raised after the nursery has ended, since the nursery would wrap it in an
+                    # exception group.
                     interrupted.append(error)
 
             async with trio.open_nursery() as nursery:

@@ -40,7 +40,7 @@ TICKET_SECONDS = 30
 _CLOCK_SLEW = 2.0
 
 OPENABLE = frozenset({"running", "stopping", "rebooting"})
-"""Statuses of a machine with a guest whose console can be shown."""
+"""Statuses in which the machine has a running guest whose console can be shown."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ConsoleAccess(StrEnum):
 
     GOOD = "good"
     SIGNED_OUT = "signed_out"
-    """The session or token has ended, or the person is suspended or may no longer see the machine."""
+    """The session or token of the person has ended, the person is suspended, or may no longer see the machine."""
     MACHINE_GONE = "machine_gone"
     MACHINE_STOPPED = "machine_stopped"
 

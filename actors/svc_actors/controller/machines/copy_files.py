@@ -36,9 +36,10 @@ from svc_nodeagent.protocol import EntryKind as EntryKind
 OPEN: Final = "vm.files.open"
 COPY: Final = "copy_id"
 SYSTEM: Final = "image_id"
-"""Parameters of the task."""
+"""These three are parameters of the task."""
 _ANSWER_SECONDS: Final = 150.0
-"""A node that emulates its guests reads some 40 MiB a second; each of its own queries has a minute."""
+"""A node that emulates its guests reads some 40 MiB a second, and each query that the node makes has a limit of a
+minute."""
 
 
 class NodeQueries(Protocol):

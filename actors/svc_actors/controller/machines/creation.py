@@ -48,11 +48,11 @@ from svc_common.errors import capacity, conflict, not_found, not_ready, wrong_fi
 from svc_nodeagent.protocol import Platform
 
 MOST: Final = 25
-"""The default limit of a project's machines, which applies to customers' orders. More than most customers need, so that
-nobody who orders today is refused; a node has room for many more, so one project does not fill it."""
+"""The default limit of machines in a project, for orders by customers. It is more than most customers need, so it
+refuses hardly anybody; a node has room for many more, so one project does not fill a node."""
 KEY_LIFETIME: Final = timedelta(hours=24)
 _FIRST_GENERATION: Final = 1
-"""The network generation of a new machine, as its row has it by default."""
+"""The network generation of a new machine: the default of its column."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _PoolsFull(Exception):  # noqa: N818 - named for what it says
 
 
 OnCreated = Callable[[Transaction, UUID], Awaitable[None]]
-"""Called with the new machine's id to record more in the same transaction."""
+"""Called with the new machine's id, to record more in the transaction that creates the machine."""
 
 
 async def create_machine(
@@ -132,8 +132,9 @@ async def create_machine(
                 work = partial(_create, sealer=sealer, caller=caller, new=new, full=full, on_created=on_created)
                 return await database.transact(work)
             except _PoolsFull as found:
-                # Start over without the full pools: pools are locked in one order, and those of the next node may come
-                # before those that are locked by now.
+                # Start over and leave out the full pools. Going on to the next node instead would break the lock order:
+                # pools are locked in one order, and the next node's pools may come before those that are locked
+                # already.
                 full |= found.pool_ids
     except UniqueViolationError as error:
         if error.constraint_name == "vms_idempotency":

@@ -81,7 +81,8 @@ async def start_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart
         node_id=node_id,
         project_id=None,
         parameters={RESTART: restart, _TOTAL: machines},
-        # It takes as long as copying the disks; the task of each machine has a deadline.
+        # The drain takes as long as the disks take to copy. It needs no deadline of its own: the task of each machine
+        # has one.
         timeout=None,
     )
     ordered = {"task_id": str(task.id), RESTART: restart, _TOTAL: machines}
@@ -101,15 +102,15 @@ class DrainWork:
         node_id = run.task.resource_id
         in_the_way: dict[UUID, str] = {}
         failed: set[UUID] = set()
-        # A round moves each machine that is left, or finds out why not. Another follows while one has moved anything:
-        # its room or its task may have been what stood in the way of the rest.
+        # A round tries to move each machine that is left, and notes why one does not move. As long as a round has moved
+        # a machine, another round follows: the moved machine's room or task may have kept others from moving.
         while here := await self._database.fetch(_MACHINES, node_id):
             tried = [row for row in here if row["id"] not in failed]
             in_the_way |= await self._round(run, tried, failed)
             if all(row["id"] in in_the_way for row in tried):
                 raise _stay(run, [f"{row['name']} ({in_the_way[row['id']]})" for row in here])
             in_the_way = {vm_id: reason for vm_id, reason in in_the_way.items() if vm_id in failed}
-        # A machine that moved with a restart is started at its target only once this node has removed its remains.
+        # A machine that was moved with a restart is started on its target only after this node has removed its copy.
         while await self._database.fetchval("SELECT EXISTS (SELECT FROM vms WHERE moved_from = $1)", node_id):
             await run.log("Waiting for the node to remove migrated machines.")
             await trio.sleep(_LOOK_SECONDS)
@@ -136,7 +137,7 @@ class DrainWork:
 
     async def _moved(self, run: TaskRun, vm: Record) -> bool:
         """Have it moved, or wait for the end of a move that is under way. Raises `DomainError` if none is started."""
-        # Asked before each move: an administrator who ends the maintenance stops the drain.
+        # Checked before each move, so that an administrator stops the drain by ending the maintenance.
         if not await self._database.fetchval("SELECT maintenance FROM nodes WHERE id = $1", run.task.resource_id):
             raise conflict("the node's maintenance has ended")
         task = await self._move_of(run, vm)
@@ -154,7 +155,8 @@ class DrainWork:
 
     async def _move_of(self, run: TaskRun, vm: Record) -> Task:
         """The task of its move. Raises `DomainError` with what is in the way."""
-        # A move that this drain ordered before a restart of the controller, or somebody else did: it is waited for.
+        # A move of this machine may be under way already: ordered by this drain before a restart of the controller, or
+        # by somebody else. The drain waits for it.
         async with self._database.transaction() as tx:
             under_way = await open_task_of(tx, ResourceKind.VM, vm["id"])
         if under_way is not None and under_way.op == MOVE:
@@ -169,8 +171,8 @@ class DrainWork:
             raise conflict(
                 f"it runs, cannot move live, and the drain was ordered without `restart`: {_why_not_live(targets)}"
             )
-        # The emptiest of this moment, without a lock: the actor judges it again, and a refusal is tried in the next
-        # round.
+        # The emptiest node at this moment, read without a lock. The machine's actor judges the node again; if it
+        # refuses, the next round tries again.
         target: UUID = await self._database.fetchval(_EMPTIEST, live or fit)
         move = Move(target, restart=runs and not live)
         return await self._actors.ref(Machine, str(vm["id"])).ask(Machine.migrate, service_itself(OP), move)

@@ -53,8 +53,8 @@ from svc_nodeagent.protocol import (
 )
 
 _OTHER_ENDS_SECONDS: Final = 15.0
-"""How long one node may take to say why, once the other has."""
-# More than the agent's own bound for ending a job (60 s, `live_sending.SETTLE_SECONDS`), so its answer is heard.
+"""How long the second node may take to report its failure after the first has failed."""
+# Longer than the 60 s within which the agent ends a job (`live_sending.SETTLE_SECONDS`), so the answer still arrives.
 _ASK_SECONDS: Final = 90.0
 _PAUSE_SECONDS: Final = 1.0
 
@@ -90,8 +90,8 @@ class LiveWork:
 
     async def attempt(self, run: TaskRun, attempt: int, prepared: Prepared) -> OperationResult:
         """Raises `HostRefused`, `LostWithNode`, conflict: the guest is at the source then."""
-        # A cancellation reaches the nodes (`TaskRun`), and must not end this between a guest that has left the source
-        # and the record.
+        # `TaskRun` passes a cancellation on to the nodes. Here it must not cancel this task after the guest has left
+        # the source and before the record names the target.
         with run.uninterrupted():
             failure = await self._carry(run, attempt, prepared)
             if await self._settled(run):
@@ -108,13 +108,14 @@ class LiveWork:
         unless it continues at the target."""
         with run.uninterrupted():
             try:
-                # The record names the target, and only the target has to answer from there on: so the lost node is the
+                # If the record names the target already, only the target still had to answer, so the lost node is the
                 # target. The source keeps its copy until the task has ended.
                 if await self.has_gone_over(run):
                     await self._take_back(run)
                     raise lost
-                # The record names the source. If the source is lost, the target may have the guest complete; if the
-                # target is lost, the question raises, and the guest is at the source.
+                # The record names the source. If the source is the lost node, the target is asked whether it has the
+                # complete guest. If the target is lost, asking it raises `LostWithNode`, and the guest is at the
+                # source.
                 look = VmLiveLook(vm_id=run.task.resource_id)
                 arrived = (await self._asked_where(run, _target(run), look)).place is LivePlace.ARRIVED
             except LostWithNode:
@@ -131,7 +132,7 @@ class LiveWork:
         """The target, which the record names, is lost: the source has the disks as they were when the guest left."""
         vm_id, source = run.task.resource_id, run.task.node_id
         assert source is not None
-        # LEFT is good enough here: the source's guest has ended, and its disks are whole.
+        # LEFT suffices here: the source's guest has ended, and its disks are complete.
         word = await self._asked_where(run, source, VmLiveSettle(vm_id=vm_id))
         if word.place is not LivePlace.ABSENT and await self._gone_back(run.task):
             await run.log(
@@ -173,7 +174,8 @@ class LiveWork:
                     await run.perform(operation, step=f"{step}-{attempt}", node_id=node_id, span=(10, 100))
                 except (HostRefused, LostWithNode) as refusal:
                     failures.append(refusal)
-                    # The first failure is often only the broken stream; the other end may still say the cause.
+                    # The first failure is often only the broken stream. The other node may still report the cause, so
+                    # it gets some more time.
                     nursery.cancel_scope.deadline = trio.current_time() + _OTHER_ENDS_SECONDS
 
             receive = VmLiveReceive(machine=machine, image=image, cpu_mode=cpu_mode, streams=receiving)
@@ -189,21 +191,23 @@ class LiveWork:
         Raises `LostWithNode` if the source is lost."""
         vm_id, source = run.task.resource_id, run.task.node_id
         assert source is not None
-        # The source first, since its answer ends what is under way. Asked the other way round, the target could say
-        # "absent" while the transfer goes on, and the guest arrive after that.
+        # The source is asked first, because asking it ends the transfer. In the other order, the target could answer
+        # "absent" while the transfer goes on, and the guest could arrive afterwards.
         word = await self._asked_where(run, source, VmLiveSettle(vm_id=vm_id))
         if word.place is LivePlace.LEFT:
             try:
                 arrived = (await self._asked_where(run, _target(run), VmLiveLook(vm_id=vm_id))).place
             except LostWithNode:
-                # The target was declared lost with the guest in it. The source has the disks as of its departure.
+                # The target was declared lost after the guest had arrived there. The source has the disks as they were
+                # when the guest left.
                 arrived = LivePlace.ABSENT
             if arrived is LivePlace.ARRIVED and await self._commit_move(run.task):
                 return True
             await run.log(
                 "The other node has lost the guest; it is started on the original node.", level=LogLevel.WARNING
             )
-        # HERE: the source has resumed it. LEFT: it is off there, and its desired power has it started again.
+        # HERE: the source has resumed the guest. LEFT: the guest is off at the source, and is started because its
+        # desired power is on.
         await self._seen(vm_id, source, word.state, "asked after a live move")
         return False
 
@@ -228,7 +232,8 @@ class LiveWork:
             except NodeUnavailable:
                 await gateway.cancel(node_id, operation_id)
             except OperationFailed as failure:
-                # A repeat would get the same answer. Any other failure may pass, and the guest's place must be known.
+                # With these codes a repeat would get the same answer. Any other failure may pass, so the question is
+                # repeated: the controller must know where the guest is.
                 if failure.code in (FailureCode.UNSUPPORTED, FailureCode.NOT_FOUND, FailureCode.INVALID):
                     raise conflict(failure.message, hint=failure.hint) from failure
                 await run.log(failure.message, level=LogLevel.WARNING)

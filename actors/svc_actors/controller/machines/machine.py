@@ -86,7 +86,7 @@ from svc_common.errors import ServiceError, conflict
 from svc_nodeagent.protocol import DomainState, StateCause
 
 Decide = Callable[[Transaction], Awaitable[None]]
-"""A further decision in the transaction of an order, made first; it may refuse."""
+"""A further decision in the transaction of an order, made before the order; it may refuse the order."""
 
 
 class Machine(Actor):
@@ -586,10 +586,10 @@ class Machine(Actor):
         if task.node_id is not None and rescue.may_differ(task, ending):
             self._recheck(task.node_id)
         if task.op in (_MAKES_NONE if ending.succeeded else _MAKES_ONE):
-            # No Windows is left whose first boot could end.
+            # The machine no longer has a Windows whose first boot could end, so its password is not needed.
             self._passwords.forget(self.vm_id)
 
 
 _MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
 _MAKES_NONE: Final = frozenset({Order.DELETE.op})
-"""Tasks that, when they succeed, leave a machine with a new system, or with none."""
+"""`_MAKES_ONE`: tasks that leave a machine with a new system when they succeed; `_MAKES_NONE`: with no system."""

@@ -33,7 +33,8 @@ from svc_common.errors import not_found
 from svc_nodeagent.protocol import DomainState, VmLiveSend
 
 _Q35: Final = "pc-q35-"
-"""Machines are defined as `q35`; libvirt resolves that to the newest of these types that its host has, and keeps it."""
+"""Machines are defined as `q35`; libvirt resolves this to the newest type of this family on the machine's host, and
+keeps that type in the definition."""
 _LIVE_SINCE: Final = VmLiveSend.facts.since
 
 
@@ -104,7 +105,7 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
         return MigrationTarget(node["node_id"], node["name"], None, tuple(reasons))
     if machine["status"] == MachineStatus.STOPPED:
         return MigrationTarget(node["node_id"], node["name"], MigrationMode.OFFLINE, ())
-    # It could move: from here on the reasons say only why not live.
+    # The machine can move to this node; the reasons collected from here on say only why it cannot move live.
     not_live = (*_not_live_itself(machine), *_why_not_live(machine["facts"], node["facts"]), *_knows_no_live(node))
     mode = MigrationMode.RESTART if not_live else MigrationMode.LIVE
     return MigrationTarget(node["node_id"], node["name"], mode, not_live)
@@ -112,7 +113,8 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
 
 def _of_itself(machine: Record) -> list[str]:
     """What keeps the machine where it is, whichever the target."""
-    # The first one alone: what follows from it (a machine that is being created is busy too) would only add noise.
+    # Only the first reason is returned. The others may only follow from it: a machine that is being created is also
+    # busy.
     if machine["status"] not in (MachineStatus.RUNNING, MachineStatus.STOPPED):
         return [f"machine: it is {machine['status']}; only a running or a stopped one moves"]
     if machine["node_state"] != "online":
@@ -130,7 +132,7 @@ def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str
     if not node["unreported"]:
         room = lacking(node, vcpus=machine["vcpus"], memory_mib=machine["memory_mib"], disk_gib=machine["disk_gib"])
         found += [each.text for each in room]
-    if node["state"] == "online":  # Facts of a node that is away may be its former agent's, which knew less.
+    if node["state"] == "online":  # The facts of an offline node may be from an older agent, which knew fewer features.
         found += platform_lacks(node["facts"], platform_of(machine).needs)
     found += [reason for pool in pools if (reason := _pool(pool, node)) is not None]
     found += _network(machine, pools, node["facts"])
@@ -143,7 +145,8 @@ def _agent(machine: Record, node: Record) -> list[str]:
     if node["state"] != "online":
         return [f"agent: {node['state_reason']}"] if node["state_reason"] and not node["lost"] else []
     here, there = machine["agent_protocol"], node["agent_protocol"]
-    # What the source's agent has recorded goes to the target, and an older protocol leaves out what it does not know.
+    # The target gets what the source's agent has recorded of the machine; an older protocol would leave out the parts
+    # that it does not know.
     if here is not None and there is not None and there < here:
         return [f"agent: it speaks protocol {there}, and that of the machine's node {here}"]
     return []
@@ -172,7 +175,8 @@ def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) ->
 def _not_live_itself(machine: Record) -> list[str]:
     """What keeps its guest from moving while it runs, whichever the target."""
     found = []
-    # A live migration has the guest arrive paused and resumes it; one that was paused before would be resumed as well.
+    # A live migration resumes the guest on the target, so a guest that an administrator has paused would be resumed,
+    # too.
     if machine["observed_state"] == DomainState.PAUSED:
         found.append("machine: its guest is paused")
     if machine["iso_image_id"] is not None:
@@ -202,9 +206,10 @@ def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
     if here["accelerator"] != there["accelerator"]:
         found.append(f"cpu: it runs guests by {there['accelerator']}, and the machine's node by {here['accelerator']}")
     elif here["accelerator"] == "kvm" and here["cpu_model"] != there["cpu_model"]:
-        # With KVM a guest is given its host's processor; emulated guests have the same one everywhere.
+        # A KVM guest has the processor of its host. Emulated guests have the same processor on every host.
         found.append(f"cpu: it has an {there['cpu_model']}, and the machine's node an {here['cpu_model']}")
-    # The record does not name the guest's resolved type; any that its host has may be the one.
+    # The record does not name the type that libvirt resolved, so it may be any that the source offers: the target must
+    # have all of these.
     offered = set(there["machine_types"] or ())
     missing = [each for each in here["machine_types"] or () if each.startswith(_Q35) and each not in offered]
     if missing:

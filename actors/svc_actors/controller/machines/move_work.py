@@ -48,15 +48,15 @@ from svc_nodeagent.protocol import (
     VmShutdown,
 )
 
-MOST_ATTEMPTS: Final = 4  # As often as an operation is repeated that its agent's death interrupted.
+MOST_ATTEMPTS: Final = 4  # The same number of attempts as for an operation that is repeated because its agent died.
 SHUT_DOWN: Final = "shut down to be moved"
 AT_ONCE: Final = 2
-"""Fewer than a node's lane for transfers holds (4), so moves that wait for each other's nodes never fill it."""
+"""Less than a node's limit for transfers (4), so moves that wait for each other's nodes never fill a node's lane."""
 _DESCRIBE_SECONDS: Final = 60.0
 _OFF: Final = (DomainState.STOPPED, DomainState.CRASHED)
 _CLEAR_SECONDS: Final = 120.0
 _OTHER_ENDS_SECONDS: Final = 15.0
-"""How long one node may take to say why, once the other's part of a transfer has failed."""
+"""How long the second node may take to report its failure, once the first node's part of the transfer has failed."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class MoveWork:
             return await self._live.without_the_lost(run, lost)
 
     async def _moved(self, run: TaskRun) -> OperationResult | None:
-        # The controller was restarted after the record changed: the transfer is over, and only the target has to
-        # resume the guest. It takes no turn for that.
+        # The controller was restarted after the record had changed. The transfer is over and only the target must
+        # resume the guest, so this waits for no turn among the moves.
         if run.task.parameters.get(LIVE) and await self._live.has_gone_over(run):
             return await self._live.finish(run)
         if self._under_way.available_tokens == 0:
@@ -117,7 +117,8 @@ class MoveWork:
                     await self._attempt(run, attempt)
                     break
                 except HostRefused as refusal:
-                    # Only what says "the other end has gone" is repeated; a reason would be the same again.
+                    # Only a refusal that says "the other end has gone" leads to another attempt; a refusal with a cause
+                    # of its own would come again.
                     if run.cancel_requested or not follows(refusal) or attempt == MOST_ATTEMPTS:
                         raise
                     await run.log("The transfer was cut short; trying again.", level=LogLevel.WARNING)
@@ -127,7 +128,8 @@ class MoveWork:
         return None
 
     async def _shut_down(self, run: TaskRun) -> None:
-        # Everything that may refuse the move, and the image, which may take minutes, before the guest goes off.
+        # Before the guest is shut down: everything that may refuse the move, and fetching the image, which may take
+        # minutes.
         await self._ready(run, 0)
         vm_id, node_id = run.task.resource_id, run.task.node_id
         assert node_id is not None
@@ -163,8 +165,8 @@ class MoveWork:
         vm_id = run.task.resource_id
         ready = await self._ready(run, attempt)
         spec = await machine_spec(self._database, self._sealer, vm_id)
-        # Without a network: the source still carries the addresses, and the target must not answer for them. Disks,
-        # seed and platform as the source has recorded them: the controller keeps no secret of a first boot.
+        # No network: the source still carries the addresses, so the target must not answer for them. Disks, seed and
+        # platform are those that the source has recorded: the controller does not keep the secret of a first boot.
         kept = {
             "network": NetworkSpec(nics=()),
             "disks": ready.kept.disks,
@@ -182,7 +184,7 @@ class MoveWork:
                 VmSend(vm_id=vm_id, stream_token=source_token),
                 VmMigrate(machine=machine, image=image, cpu_mode=ready.cpu_mode, stream_token=target_token),
             )
-        # Raised outside of the block, whose nursery would wrap it into a group.
+        # Raised outside the block, because its nursery would wrap it in an exception group.
         if isinstance(outcome, HostRefused | LostWithNode):
             raise outcome
         if len(set(outcome)) > 1:
@@ -191,7 +193,8 @@ class MoveWork:
                 hint="Check the agents' logs on both nodes, then try again.",
             )
         await self._media.carry(run, _target(run), attempt=attempt)
-        # Last of all: somebody started the guest by hand on the source, and the copy is older than what it writes.
+        # The last check: if somebody has started the guest on the source by hand, it writes to its disks and the copy
+        # is outdated.
         seen: str | None = await self._database.fetchval("SELECT observed_state FROM vms WHERE id = $1", vm_id)
         if seen not in _OFF:
             raise conflict("The machine was started on its host meanwhile; it was not moved and keeps running.")

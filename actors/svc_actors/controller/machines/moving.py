@@ -41,7 +41,7 @@ OP: Final = Order.MIGRATE.op
 TARGET: Final = "target_node_id"
 """The parameter of a task that names the target node."""
 RESTART: Final = "restart"
-"""The parameter of a task: the machine runs, and is shut down first."""
+"""The parameter of a task: the machine is running and is shut down before the move."""
 LIVE: Final = "live"
 """The parameter of a task: the guest keeps running (a live migration)."""
 
@@ -69,10 +69,10 @@ async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
             f"The machine is {vm.status.value}, and moves only while it runs or is off; nothing was changed.",
             details={"status": vm.status.value},
         )
-    # By id, as everywhere: the moves of two machines that swap their nodes would otherwise deadlock.
+    # In the order of their ids, as everywhere: otherwise the moves of two machines that swap nodes would deadlock.
     for node_id in sorted(each for each in (vm.node_id, move.node_id) if each is not None):
         await lock_capacity(tx, node_id)
-    # Judged again under the locks, whatever the caller was shown: room may be gone since.
+    # Judged again under the locks: room that the caller was shown may be taken by now.
     found = [each for each in await migration_targets(tx, vm.id) if each.node_id == move.node_id]
     if not found:
         raise not_found("There is no such node.")
@@ -90,7 +90,8 @@ async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
             hint="With `restart` it is shut down, moved, and started again there.",
             details={"reasons": list(found[0].reasons)},
         )
-    # From here on a trigger counts the machine at both nodes, so nothing else is promised the target's room.
+    # While `moving_to` is set, a trigger counts the machine at both nodes, so the room on the target is promised to
+    # nothing else.
     await tx.execute("UPDATE vms SET moving_to = $2 WHERE id = $1", vm.id, move.node_id)
     restart = runs and not live
     parameters: dict[str, object] = {TARGET: str(move.node_id), "order": move.order, RESTART: restart, LIVE: live}
@@ -99,11 +100,13 @@ async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
 
 async def commit_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
     """The guest has left the source and is complete at the target: the record names the target from now on."""
-    # Repeated after a restart of the controller between this commit and the task's end: it is recorded already.
+    # Not if the record names the target already: this is then a repeat, because the controller was restarted between
+    # this commit and the task's end.
     if vm.node_id != UUID(task.parameters[TARGET]):
         await moved(tx, vm, task, DomainState.PAUSED)
-        # The guest is paused at the target. A deadline that passed now would end the task with the guest still paused,
-        # and the source's copy would be removed as remains. So the task waits for the target's word, however late.
+        # The guest is paused at the target. If the deadline passed now, the task would end with the guest still paused,
+        # and the source's copy would be removed as remains. So the deadline is lifted: the task waits for the target's
+        # answer, however late.
         await lift_deadline(tx, task.id)
 
 
@@ -111,10 +114,11 @@ async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
     """The target is lost, and the source has all of the machine, off: the record names the source again. The guest's
     changes at the target are lost with it."""
     if vm.node_id != UUID(task.parameters[TARGET]):
-        return  # At the source already: taken back before a restart of the controller.
+        return  # The record names the source already: an earlier run changed it before a restart of the controller.
     for node_id in sorted(each for each in (vm.node_id, task.node_id) if each is not None):
         await lock_capacity(tx, node_id)
-    # Without `moved_from` nothing of it is left at the source: there is nothing to go back to, and the record stays.
+    # `moved_from` is NULL once the source's copy was removed. There is nothing to go back to then, and the record
+    # stays.
     at = await tx.fetchval(
         """UPDATE vms SET node_id = moved_from, moved_from = NULL, observed_state = $2, observed_cause = NULL,
                           observed_at = now()
@@ -145,7 +149,7 @@ async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState 
 async def _tell_where(tx: Transaction, vm: MachineRow, task: Task, at: UUID) -> None:
     """Everything that follows from another node: a new generation of the network, the audit, the event."""
     await network_changed(tx, [vm.id])
-    # The nodes' names are the audit's: a node may be gone when it is read.
+    # The audit record contains the nodes' names, because a node may no longer exist when the record is read.
     names = await tx.fetch("SELECT id, name FROM nodes WHERE id = ANY($1::uuid[])", [vm.node_id, at])
     called = {row["id"]: row["name"] for row in names}
     details = {"task_id": str(task.id), "from": called.get(vm.node_id), "to": called.get(at)}
@@ -199,7 +203,7 @@ async def removed(tx: Transaction, left: Remains) -> bool:
     row = await tx.fetchrow(
         "SELECT node_id, moving_to, moved_from FROM vms WHERE id = $1 FOR NO KEY UPDATE", left.vm_id
     )
-    # Read again under the row's lock: while the node was asked it may have been declared lost, or the remains cleared.
+    # Read again under the row's lock: while the node was asked, it may have been declared lost, or its remains removed.
     if row is None or left not in await remains(tx):
         return False
     for node_id in sorted(each for each in row.values() if each is not None):

@@ -32,16 +32,17 @@ from svc_common.errors import capacity, conflict, not_found, wrong_field
 from svc_nodeagent.protocol import Topology
 
 MOST_ADDRESSES: Final = 64
-"""Addresses of one machine, for administrators, too."""
+"""The most addresses of one machine; this limit is for administrators, too."""
 IPV4_WITHOUT_PLAN: Final = 1
 """A customer's limit for a machine without a plan: the address that it was created with."""
 IPV6_OF_A_CUSTOMER: Final = 8
 """Sub-prefixes that a customer may have on one machine; the specification bounds IPv4 only."""
 
 
-# For a NIC ($3, of the network $1) of a machine on a node ($2): every pool, or the one with an id ($4) or with an
-# address ($5), with the facts against it. Public pools come first: a machine behind NAT cannot be reached from outside,
-# and private addresses (RFC 1918, RFC 6598, RFC 4193) are not routed. Among equals the oldest comes first.
+# Which pools can serve a NIC ($3, in the network $1) of a machine on a node ($2): every pool of the network, or only
+# the pool with an id ($4) or with an address ($5), each with the reasons against it. Public pools come first: a machine
+# behind NAT cannot be reached from outside, and private addresses (RFC 1918, RFC 6598, RFC 4193) are not routed. Among
+# equals the oldest comes first.
 _POOLS: Final = """
 SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.gateway, pools.enabled,
        pools.network_id = $1 AS of_the_network,

@@ -42,7 +42,7 @@ _LOCKED: Final = f"""
 {MACHINE_ROW} WHERE vms.id = ANY($1::uuid[]) AND vms.node_id = ANY($2::uuid[]) AND vms.deleted_at IS NULL
 ORDER BY vms.id FOR NO KEY UPDATE OF vms"""
 
-# A separate statement after the locks, so that it sees an order that was just committed.
+# A separate statement after the rows are locked, so that it sees an order that was committed just before.
 _BUSY: Final = """
 SELECT resource_id FROM tasks
 WHERE resource_kind = 'vm' AND resource_id = ANY($1::uuid[]) AND status IN ('queued', 'running')"""
@@ -99,7 +99,8 @@ async def _write(
         if (status, reason) != before or rescue not in (None, vm.rescue_since is not None):
             await announce_status(tx, vm.id, vm.name, vm.project_id, vm.node_id, status=status, reason=reason)
     causes = [seen[vm.id].cause for vm in machines]
-    # A change of status is announced, which leaves a commit mark; the rest would be observed again.
+    # Written without a commit mark: a change of status was announced, and the announcement leaves a mark; what else is
+    # lost would be observed again.
     with tx.unmarked():
         await tx.execute(
             f"""UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
@@ -129,14 +130,16 @@ async def _moved(
         return vm.status, vm.status_reason
     reason = _reason(seen)
     if vm.unconfirmed and observation is Observation.STOPPED and seen.cause in (StateCause.GUEST, StateCause.FORCED):
-        # Switched off since the backup, by an order or its guest: no reason to start it.
+        # The machine was switched off after the backup was made, by an order or by its guest, so it must not be
+        # started.
         await power.want(tx, vm, DesiredPower.STOPPED)
         return moved_by(vm.status, vm.status_reason, observation, reason)
     if vm.status is MachineStatus.RUNNING and observation in (Observation.STOPPED, Observation.LOST):
         reason = await power.went_off(tx, vm, seen.state, seen.cause, reason)
     elif observation is Observation.RUNNING and vm.desired is DesiredPower.STOPPED and from_inventory:
-        # No order explains this: it was started on its host by hand, so running becomes the desired state. A single
-        # event is not enough: it may be older than an order that has ended since.
+        # No order explains that the guest runs: somebody has started it on its host by hand, so running becomes the
+        # desired state. Only an inventory counts, not an event of the host: an event may be older than an order that
+        # has ended since.
         await power.want(tx, vm, DesiredPower.RUNNING)
     return moved_by(vm.status, vm.status_reason, observation, reason)
 

@@ -41,20 +41,21 @@ DESTROYED: Final = "destroy_volumes"
 """The parameter of a deletion that names the volumes deleted with the machine."""
 
 GENERATION: Final = "network_generation"
-"""The parameter of a task that carries the machine's network: the generation that its host has at least, once the task
-has succeeded. The work may send a newer one. After a restart of the controller the node answers for the first one that
-it was asked, so only the generation at the order is certain."""
+"""The parameter of a task that also brings the machine's network up to date: the generation that the host has at least
+once the task has succeeded. The host may have a newer one, since the work sends the network of its moment. But after a
+restart of the controller the node repeats its answer to the first request, so only the generation at the time of the
+order is certain."""
 
 WINDOWS: Final = "windows"
-"""The parameter of a reinstallation: null if the new system is no Windows, else whether a password was ordered."""
+"""The parameter of a reinstallation: null if the new system is not Windows, else whether a password was ordered."""
 
 LOST: Final = "The host no longer has the machine."
 
 
 async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     """First what is specific to the operation that has ended; then, for all, the network and the status."""
-    # A result that names a state is the host's word at the end of the task. Without one (a failure, or an operation
-    # that says nothing of the guest) the last state noted while the task was open counts.
+    # A result with a state is the host's report at the end of the task. Without such a result (the task failed, or the
+    # operation does not report the guest's state), the last state observed while the task was open counts.
     heard = ending.result.state if isinstance(ending.result, DomainResult) else None
     seen = heard or vm.observed_state
     failure = "The last task failed"
@@ -64,19 +65,22 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             built = True
         case "vm.create":
             await _give_up_creation(tx, vm)
-            # A domain may have been seen half-way. None leads to `failed` all the same, which can only be deleted.
+            # A domain may have been observed during the creation. With `seen` None the status becomes `failed` in any
+            # case, and a failed machine can only be deleted.
             seen, failure = None, "Creation failed"
         case "vm.delete" if isinstance(ending.result, DeleteResult):
             await _remove(tx, vm, task, ending.result)
             return
         case "vm.delete":
-            # The host refused. The order had released the addresses in the records; the host still carries them, and
-            # the new generation has it apply them again. One that was never built goes back to `failed`.
+            # The host refused the deletion. The order had released the addresses in the records, but the host still
+            # carries them: a new network generation makes the host apply them again. A machine that was never built
+            # becomes `failed` again.
             await keep_addresses(tx, vm.id, task.parameters.get(RELEASED, ()))
             await network_changed(tx, [vm.id])
             seen, failure = seen if vm.built_at is not None else None, "Deletion failed"
-        # An update and a resize are recorded at the order. The old values are the order's, not read at the end: by
-        # then the record has the new ones, and a repeat after a crash would put those back.
+        # The new values of an update or a resize were recorded with the order, so a failure puts the old ones back. The
+        # old ones are in the task's parameters: read from the record now, they would be the new ones, also for a repeat
+        # after a crash.
         case "vm.update" if not ending.succeeded:
             await _put_back(tx, vm, **task.parameters["before"])
         case "vm.resize" if not ending.succeeded:
@@ -85,7 +89,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         case "vm.reinstall":
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.restore" if ending.succeeded:
-            # Snapshots are inside the file of the disk, which the restoration has replaced.
+            # Snapshots are stored inside the disk's file, which the restoration has replaced.
             await snapshots.gone_with_disks(tx, vm.id)
             await platforms.changed(tx, task)
         case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
@@ -101,16 +105,17 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         case "vm.backups.forget":
             await forgetting_ended(tx, vm, task, ending)
         case "vm.backups.remove":
-            # A deleted machine: it has no status to move and no network to bring up to date.
+            # The machine is deleted, so no status has to change and no network has to be updated.
             await removal_ended(tx, vm, task, ending)
             return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)
-        # A live move was recorded within the task (`moving.commit_move`): the guest waited paused for that.
+        # A live move is left out: it was recorded while its task ran (`moving.commit_move`), because the guest waited,
+        # paused, for the record.
         case moving.OP if ending.succeeded and not task.parameters.get(moving.LIVE):
             await moving.moved(tx, vm, task)
         case "vm.set_password":
-            # Whether it was set or not: the password is not kept for longer than the task.
+            # The password is deleted whether it could be set or not: it is kept only as long as the task.
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
             if ending.succeeded:
                 await windows.password_set(tx, vm.id)
@@ -118,15 +123,17 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         await processors.take_up(tx, vm)
     if heard is not None:
         await power.note_pause(tx, vm, heard, None)
-    # The network watch leaves a machine to an open task that carries its network itself. If the task has not brought
-    # the host up to date, the watch is called now instead of waiting for its next round.
+    # While a task that also applies the machine's network is open, the network watch leaves the machine alone. If the
+    # task has ended without bringing the host up to date, the watch is called now, so that it does not wait for its
+    # next round.
     generation: int | None = task.parameters.get(GENERATION) if ending.succeeded else None
     if generation is None:
         await call_watch(tx)
-    # `observe` gives None for a guest that is shutting down: nothing final, so what it was before the order counts.
+    # `observe` returns None for a guest that is shutting down. That is not final, so the status from before the order
+    # counts.
     observation = (observe(seen) if seen is not None else None) or _assumed_observation(vm.status)
-    # The task's words become the machine's reason only if the machine is `failed` by it. A shutdown that the guest
-    # ignored leaves a running machine, whose status has no reason.
+    # The task's message becomes the reason of the machine's status only if the failure leaves the machine `failed`.
+    # After a shutdown that the guest ignored, for example, the machine is running, and this status has no reason.
     failed = not ending.succeeded and observation in (Observation.UNBUILT, Observation.LOST)
     reason = await power.task_ended(tx, vm, task, ending, observation, seen)
     status, reason = moved_by(
@@ -156,7 +163,7 @@ def moved_by(
 ) -> tuple[MachineStatus, str | None]:
     """The status that the observation leads to, and why; `known` is why the machine is what it is now."""
     after = move(status, observation)
-    # Seen off, or lost, once more: a repeat that brings no reason keeps the first one.
+    # The machine was observed off, or lost, again. If this report has no reason, the first report's reason stays.
     if after is status and after in (MachineStatus.STOPPED, MachineStatus.FAILED):
         reason = reason or known
     if after is MachineStatus.FAILED and reason is None:
@@ -184,8 +191,8 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
     if vm.node_id is not None:
-        # A machine has one disk of its own. A host that names more kept disks than were ordered kept (a hostile one
-        # named sixteen) must not use up the customer's limits: those are recorded, and count for nothing.
+        # A machine has one disk of its own. If a host names more kept disks than the order asked it to keep (a hostile
+        # host could name sixteen), these are recorded as volumes but do not count towards the customer's limits.
         ordered = 0 if task.parameters.get("destroy_disks") else 1
         for number, kept in enumerate(result.retained_disks[:MOST_KEPT]):
             await keep_disk(

@@ -41,7 +41,7 @@ from svc_nodeagent.protocol import DomainState, StateCause
 FIRST_PAUSE: Final = 10.0
 """Seconds before the second attempt; each further pause is twice as long. The first attempt is made at once."""
 MOST_FAILURES: Final = 5
-"""Failures in a row. One more opens the circuit breaker."""
+"""Failures in a row before the circuit breaker opens: the next failure after these opens it."""
 COOL_DOWN: Final = 3600.0
 """Seconds between attempts while the breaker is open."""
 
@@ -55,9 +55,10 @@ AWAITING: Final = f"""vms.deleted_at IS NULL AND vms.built_at IS NOT NULL AND NO
                             ORDER BY created_at DESC, id DESC LIMIT 1))
     AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                         AND tasks.status IN ('queued', 'running'))"""
-"""SQL condition on `vms JOIN nodes`: the machine is not in its desired state, and may be brought there now. A machine
-that its host has lost is defined again whether it should be running or not. In maintenance, only a machine that a
-failed migration has switched off is started again: it stays where it is."""
+"""SQL condition on `vms JOIN nodes`: the machine is not in its desired state, and may be started or defined now. A
+machine that its host has lost is defined again, whether its desired state is running or not. On a node in maintenance
+only one kind of machine is started: one that a migration has switched off, if the migration failed and the machine
+stays on its node."""
 
 RECOVERED: Final = f"""vms.deleted_at IS NULL AND vms.restart_failures > 0 AND vms.status = 'running'
     AND vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds'"""
@@ -222,5 +223,5 @@ _STOPS: Final = frozenset({Order.SHUTDOWN.op, Order.FORCE_STOP.op, Order.DELETE.
 _ATTEMPTS: Final = frozenset(
     {order.op for order in Order if order.wants is DesiredPower.RUNNING and order is not Order.MIGRATE} | {"vm.update"}
 )
-"""Tasks that bring a machine back; an update defines a machine again that its host has lost. A migration only switches
-it off."""
+"""Tasks that try to bring a machine back. An update is one because it defines a machine that its host has lost. A
+migration is not: it only switches the machine off."""

@@ -57,17 +57,18 @@ class MachineRow:
     restart_failures: int
     protected: bool
     rescue_since: datetime | None
-    """Since when it boots the rescue system instead of its own disk, by its host's last report; None if it does not."""
+    """The time since which the machine boots the rescue system instead of its own disk, by its host's last report; None
+    if it does not."""
     iso_image_id: UUID | None
-    """The ISO in its CD-ROM drive."""
+    """The ISO in the machine's CD-ROM drive."""
     iso_boot: bool
     cpu_mode: CpuMode
     cpu_next_mode: CpuMode | None
-    """The processor in its definition, if the guest was started with another."""
+    """The processor in the machine's definition, if it is another than the one the guest was started with."""
     unconfirmed: bool
     """The controller was restored from a backup, and the machine's host has not confirmed its record yet."""
     recovered: bool
-    """It has run for `STABLE_SECONDS`, so earlier failures do not count."""
+    """The machine has run for `STABLE_SECONDS`, so earlier failures do not count."""
 
     @property
     def target(self) -> Target:

@@ -28,7 +28,7 @@ from svc_common.errors import conflict
 
 OPS: Final = frozenset({Order.RESCUE.op, Order.RESCUE_END.op})
 SUPERSEDED: Final = "rescue_superseded"
-"""The parameter of a forced stop that superseded a task of a rescue: it is unknown how far that task had come."""
+"""The parameter of a forced stop that superseded a rescue task: how far the rescue task had come is unknown."""
 _INSTALL: Final = "An administrator installs or enables one, as docs/rescue.md says."
 Parameters = dict[str, object]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 SOLD: Final = "EXISTS (SELECT FROM services WHERE services.vm_id = vms.id AND state <> 'terminated')"
-"""The machine belongs to a service that a billing system has sold, and ends with it."""
+"""The machine belongs to a service that a billing system has sold, and is deleted when the service ends."""
 
 KEPT_OFF: Final = """EXISTS (
     SELECT FROM services WHERE services.vm_id = vms.id
@@ -19,4 +19,5 @@ KEPT_OFF: Final = """EXISTS (
 ISOLATED: Final = """(vms.traffic_isolated OR EXISTS (
     SELECT FROM services WHERE services.vm_id = vms.id
                            AND (suspend_mode = 'network_isolate' OR state = 'terminated')))"""
-"""Its host carries none of its traffic: its service is suspended so, or its traffic allowance is used up."""
+"""The host blocks all of the machine's traffic: its service is suspended with network isolation, or its traffic
+allowance is used up."""

@@ -56,10 +56,11 @@ class Order(StrEnum):
     REINSTALL = "reinstall"
     CPU_SET = "cpu.set"
     RESCUE = "rescue"
-    """Boot the rescue system instead of its own disk, now and at every start until `RESCUE_END`."""
+    """Boot the rescue system instead of the machine's own disk, now and at every start until `RESCUE_END`."""
     RESCUE_END = "rescue_end"
     MIGRATE = "migrate"
-    """For a running machine: it is shut down, and started again on the target node. The desired state stays."""
+    """The order for a running machine: it is shut down, moved, and started on the target node. Its desired power does
+    not change."""
     DELETE = "delete"
 
     @property
@@ -85,7 +86,7 @@ class RestartPolicy(StrEnum):
 
     ALWAYS = "always"
     ON_FAILURE = "on_failure"
-    """Unless its guest has shut itself down."""
+    """Restart the machine unless its guest shut itself down."""
     NEVER = "never"
 
 
@@ -176,8 +177,8 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
 }
 
 UNKNOWN_WHILE_AWAY: Final = frozenset({_S.STOPPED, _S.STARTING, _S.RUNNING, _S.STOPPING, _S.REBOOTING})
-"""Statuses that only the host can know: instead of these, `unknown` is shown while the machine's node is not online,
-and no order except a deletion is accepted."""
+"""Statuses that only the host can know. While the machine's node is not online, `unknown` is shown instead of these,
+and only a deletion is accepted as an order."""
 
 _REFUSAL_TEXTS: Final = {
     Order.START: "started",

@@ -29,7 +29,8 @@ from svc_actors.store import Caller, Transaction, audit
 from svc_nodeagent.protocol import FACTS
 
 _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | volume_states.OPS
-"""Tasks that destroy data once they have started, or attach a disk: only the host's answer ends them."""
+"""Tasks that destroy data once they have started, or that attach a disk. These have no deadline: only the host's answer
+ends them."""
 
 _UNTOLD: Final = frozenset({GENERATION, FORGET, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
 """Parameters of tasks that are left out of the audit."""

@@ -22,7 +22,8 @@ from svc_common.errors import conflict, not_ready, unavailable
 from svc_nodeagent.protocol import NodeOperation, OperationResult, VmWindowsReport, WindowsReport
 
 ACCOUNT: Final = "Administrator"
-"""The account that has the password; there is no choice, so Windows machines have no access mode."""
+"""The account whose password is set. It is the same on every Windows machine, so these have no access mode to
+choose."""
 LOST: Final = (
     "The service was restarted before the machine's first boot had ended, and an ordered password is not stored."
 )

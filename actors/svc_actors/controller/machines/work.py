@@ -92,9 +92,10 @@ from svc_nodeagent.protocol import (
 )
 
 HOST_STEP: Final = "host"
-"""The step of every order that is one node operation; `force_stop` cancels this step of the task it supersedes."""
+"""The step of every order that consists of one node operation. `force_stop` uses this name to cancel the step of the
+task that it supersedes."""
 _MOST_NAMED: Final = 3
-"""The most disks named in a message: a host may list a thousand."""
+"""The most disks that a message names: a host may report a thousand."""
 
 _NOT_THERE: Final = "The password to set has expired; set it again."
 
@@ -226,7 +227,8 @@ class MachineWork:
         superseded = run.task.parameters.get("supersedes")
         node_id = run.task.node_id
         if superseded is not None and node_id is not None:
-            # Cancelled here, too, not only by the runner, which has forgotten the superseded task after a restart.
+            # The runner cancels it, too, but not after a restart of the controller: it has no memory of the superseded
+            # task then.
             await self._tasks.gateway.cancel(node_id, operation_id(UUID(superseded), HOST_STEP))
         operation = VmForceStop(vm_id=run.task.resource_id)
         return await run.perform(operation, step=HOST_STEP)
@@ -311,9 +313,10 @@ class MachineWork:
 
     async def back_up(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)
-        # As of the order: the node answers for its first request, whatever the plan says meanwhile.
+        # The copies to remove are those that the order recorded, even if the plan has changed: if the operation is sent
+        # again, the node answers for the first request.
         told = run.task.parameters.get(FORGET)
-        if told is None:  # Ordered by a release that did not record it.
+        if told is None:  # The order was recorded by a release that did not record the copies yet.
             told = map(str, await to_forget(self._database, vm_id, at))
         operation = VmBackup(
             vm_id=vm_id,

@@ -79,19 +79,20 @@ _TAKE: Final = """
     FROM taken WHERE pools.id = $1 RETURNING taken.slot
 """
 """The first free slot from the hint on ($2, the slot after the one given last), else the first free one before it; $3
-and $4 are the ends of the range. Free is the absence of a row, so the arms look for gaps between rows:
+and $4 are the ends of the range. A free slot has no row, so the arms of the query look for gaps between rows:
 
 1. the hint itself;
 2. past the hint: the slot after a held one whose neighbour is not held;
 3. the first slot of the range;
 4. before the hint: as 2.
 
-Of a range 1 to 6 with 4, 5 and 1 held and the hint at 4: 4 is held, 5 has no neighbour, so 6 is taken. With 6 held as
-well nothing is past the hint; 1 is held and 2 is not, so 2 is taken. None of the four: the pool is full.
+Example: a range from 1 to 6, the slots 1, 4 and 5 held, and the hint at 4. 4 is held and the slot after 5 is not, so 6
+is taken. If 6 is held as well, there is no gap past the hint; 1 is held and 2 is not, so 2 is taken. If none of the
+four finds a slot, the pool is full.
 
-Cost: `allocations` is read by its primary key (pool, slot) and only as far as the first gap, so a pool costs what the
-run of held slots at the hint is long, not what it holds. The caller has locked the pool's row, so nothing moves
-between the search and the insertion. The hint wraps around at the end of the range."""
+Cost: `allocations` is read by its primary key (pool, slot) and only as far as the first gap, so the cost depends on the
+length of the run of held slots at the hint and not on the number of slots held. The caller has locked the pool's row,
+so nothing changes between the search and the insertion. The hint wraps around at the end of the range."""
 
 _TAKE_HINTED: Final = f"""
     WITH pool AS (
@@ -108,10 +109,11 @@ _TAKE_HINTED: Final = f"""
     UPDATE pools SET next_slot = CASE WHEN taken.slot = last_slot THEN first_slot ELSE taken.slot + 1 END
     FROM taken WHERE pools.id = $1 RETURNING taken.ip, pools.topology
 """
-"""The slot after the one given last, which is nearly always free, in the one statement that locks the pool: the pool is
-held for no longer than that and the commit. The locked row is read as it is once the lock is there, whatever has
-changed since the statement started. Allocations are not read but by the insertion, which meets what was committed
-meanwhile. No row: the slot is held, or the pool no longer fits; `_TAKE`, under a lock taken before it, says which."""
+"""Takes the slot after the one given last, which is nearly always free, in the same statement that locks the pool: so
+the pool stays locked only for this statement and the commit. The locked row is read as it is when the lock is obtained,
+even if it has changed since the statement started. Allocations are not read before the insertion, and the insertion
+meets those that were committed meanwhile. No row is returned if the slot is held or if the pool can no longer be used;
+`_TAKE`, under a lock taken before it, finds out which."""
 
 
 class PoolFull(Exception):  # noqa: N818 - named for what it says
@@ -157,7 +159,8 @@ async def allocate(
     enabled, does not serve the node or whose topology cannot be mixed with that of the NIC's other addresses;
     not_found.
     """
-    # Locked before it is judged: an edit of the pool, or a node's report about it, comes before all of this or after.
+    # Locked before the pool is judged, so that an edit of the pool, or a node's report about it, comes either before
+    # all of this or after all of it.
     pool = await lock_pool(tx, pool_id)
     await require_heard(tx, pool)
     if not pool.enabled:
@@ -180,7 +183,8 @@ async def allocate_first(
     """Take an address of the first of these pools that has one; None if all are full. A pool that was removed or
     changed since it was chosen, so that it does not fit, is skipped."""
     for pool_id in pool_ids:
-        # A creation: its NIC has no other address yet, so nothing has to be mixed, and the short statement will do.
+        # In a creation the NIC has no other address yet, so two kinds of pools cannot be mixed on it, and the short
+        # statement suffices.
         if primary and node_id is not None:
             taken = await tx.fetchrow(_TAKE_HINTED, pool_id, vm_id, nic_id, primary, node_id)
             if taken is not None:
@@ -203,7 +207,7 @@ async def start_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
     With `ip` (of a sub-prefix, any address in it) raises not_found if the machine has no such address, and conflict for
     its primary one and for one that is already being released.
     """
-    # Before the rows of the addresses: takers lock the pool first, too.
+    # Pools are locked before the rows of addresses, the order in which addresses are taken, too.
     await lock_pools_of(tx, vm_id)
     if ip is not None:
         held = await tx.fetchrow(
@@ -263,9 +267,10 @@ async def free_removed(
     only if the release starts in this same transaction. Repeated, or too late, it frees nothing.
     """
     await lock_pools_of(tx, vm_id)
-    # The race that `through` is for: the address is released, the node is asked, an administrator frees it by force,
-    # this machine gets it again and releases it again; then the answer to the first question arrives.
-    # A node may name an IPv4 address with its guest's prefix; the row has /32.
+    # The race against which `through` protects: the address is released, the node is asked, an administrator frees the
+    # address by force, this machine gets it again and releases it again; only then the answer to the first question
+    # arrives.
+    # The netmask is set to /32 because a node may name an IPv4 address with its guest's prefix.
     rows = await tx.fetch(
         """DELETE FROM allocations
            WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY (
@@ -316,7 +321,8 @@ def new_mac() -> str:
 
 async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: int) -> UUID:
     """A NIC with a MAC address that no other machine has."""
-    # By trying: of 16 million MAC addresses a collision is rare, and the unique index decides it without a look before.
+    # A MAC address is tried without looking first whether it is in use: among 16 million a collision is rare, and the
+    # unique index detects it.
     while True:
         nic_id: UUID | None = await tx.fetchval(
             """INSERT INTO nics (vm_id, network_id, position, mac) VALUES ($1, $2, $3, $4)
@@ -331,7 +337,8 @@ async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: i
 
 
 async def _take_next(tx: Transaction, pool: Pool, vm_id: UUID, nic_id: UUID, primary: bool) -> int:
-    # The range may have been edited since the hint was written: outside of it, the search starts at the first slot.
+    # The pool's range may have been edited since the hint was written. If the hint is now outside the range, the search
+    # starts at the first slot.
     begin = pool.next_slot if pool.first_slot <= pool.next_slot <= pool.last_slot else pool.first_slot
     slot: int | None = await tx.fetchval(
         _TAKE,
@@ -396,21 +403,21 @@ async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
     """An address that a host has itself, or carries for a machine whose record does not have it, is not free when its
     machine releases it: it is set aside in the same transaction."""
     freed = list(freed)
-    # While the machine held the address, it could not be blocked as well: a slot has one row.
+    # A slot has one row, so while the machine held the address, it could not be recorded as blocked, too.
     if carried := await tx.fetch(
         "SELECT ip FROM carried_addresses WHERE ip = ANY($1::inet[])",
         [ip_interface(row["text"]).network for row in freed],
     ):
         await set_aside(tx, [row["ip"] for row in carried])
-    # The alert was raised when a host named the address as its own while a machine held it. A look by its key costs
-    # less than settling the pool's arithmetic at each release.
+    # Such an alert was raised when a host named the address as its own while a machine held it. Looking up the alert by
+    # its key costs less than comparing the pool's own reservations at each release.
     by_key = {host_address_alert(row["pool_id"], row["text"]): row["pool_id"] for row in freed}
     if not by_key:
         return
     alerts = await tx.fetch("SELECT key FROM alerts WHERE key = ANY($1) AND closed_at IS NULL", list(by_key))
     if not alerts:
         return
-    # In the order in which all transactions lock pools.
+    # Pools are locked in the order in which all transactions lock them.
     pools = await tx.fetch(
         "SELECT id FROM pools WHERE id = ANY($1) ORDER BY family, created_at, id",
         [by_key[alert["key"]] for alert in alerts],

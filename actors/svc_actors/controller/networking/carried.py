@@ -31,7 +31,7 @@ from svc_common.errors import conflict, unavailable
 from svc_nodeagent.protocol import NicSpec
 
 MOST_CARRIED: Final = 1_024
-"""Addresses that one node is believed to carry without a record: as many as 500 machines have."""
+"""The most addresses without a record that are accepted from one node as carried: as many as 500 machines have."""
 _POOLS_OF_NODE: Final = """
 SELECT pools.* FROM pools JOIN nodes ON nodes.location_id = pools.location_id
 WHERE nodes.id = $1 AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids))
@@ -39,7 +39,7 @@ ORDER BY pools.family, pools.created_at, pools.id"""
 HEARD = """NOT EXISTS (SELECT FROM nodes unheard WHERE unheard.unheard AND unheard.deleted_at IS NULL
     AND unheard.location_id = pools.location_id
     AND (cardinality(pools.node_ids) = 0 OR unheard.id = ANY(pools.node_ids)))"""
-"""Condition on `pools`: every node that the pool serves has reported what its host carries."""
+"""SQL condition on `pools`: every node that the pool serves has reported which addresses its host carries."""
 
 
 async def require_heard(tx: Transaction, pool: Pool) -> None:
@@ -84,7 +84,7 @@ async def note_carried(
         vm_ids,
         networks,
     )
-    # Only what has changed: a report that repeats the last one locks no pool.
+    # Only changes are set aside: a report that repeats the last one locks no pool.
     if gone or new:
         await set_aside(tx, [row["ip"] for row in (*gone, *new)])
     return left_out
@@ -101,14 +101,15 @@ async def _granted(
     granted = []
     for network, vm_id in sorted(networks, key=lambda each: (each[0].version, each[0].network_address, each[1])):
         concerned = [pool for pool in pools if pool.family == network.version and pool.cidr.overlaps(network)]
-        # Outside of the pool's range an address takes nothing from anybody, so the share never refuses it.
+        # An address outside the pool's range takes no address of the pool from anybody, so the node's share does not
+        # limit it.
         slots = {pool: slot for pool in concerned if (slot := pool.slot_of(network.network_address)) is not None}
         too_much = any(
             pool.first_slot <= slot <= pool.last_slot and len(taken[pool.id] | {slot}) > pool.share
             for pool, slot in slots.items()
         )
-        # After a restore a node may honestly carry most of a pool, made since the backup. A /16 in a pool of single
-        # addresses is never honest: no machine receives one.
+        # After a restore a node may honestly carry most of a pool, for machines created since the backup. A /16 in a
+        # pool of single addresses is never honest: no machine receives one.
         if (too_much and not of_a_pool_all) or any(network.prefixlen < pool.prefix_len for pool in concerned):
             continue
         for pool, slot in slots.items():
@@ -130,7 +131,7 @@ async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = No
 
 async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
     """Block what a host carries of these and no machine holds, and free what none carries any longer."""
-    # Pools are locked before their addresses are looked at, in the order of all transactions.
+    # Pools are locked before their addresses are read, in the order of all transactions.
     networks = [ip_interface(str(address)).network for address in addresses]
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE EXISTS (SELECT FROM unnest($1::inet[]) AS named WHERE named <<= pools.cidr)
@@ -142,8 +143,8 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
            AND NOT EXISTS (SELECT FROM carried_addresses held WHERE held.ip && allocations.ip)""",
         networks,
     )
-    # One statement a pool, however many addresses. `ON CONFLICT DO NOTHING`: a recorded holder keeps the address; it is
-    # blocked by the transaction that takes it from there.
+    # One statement for each pool, however many addresses. `ON CONFLICT DO NOTHING` leaves an address to its recorded
+    # holder; the transaction that later takes the address from the holder blocks it.
     for pool in map(Pool.of, rows):
         named = (pool.slot_of(each.network_address) for each in networks if each.version == pool.family)
         slots = sorted({slot for slot in named if slot is not None})
@@ -181,7 +182,7 @@ async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -
     given_up = await tx.fetch(
         "DELETE FROM allocations WHERE vm_id = $1 AND ip <> ALL($2::inet[]) RETURNING ip", vm_id, networks
     )
-    # A machine has one primary address: the old one is unset before another is claimed.
+    # A machine has only one primary address, so the old one is unset before the new one is written.
     await tx.execute("UPDATE allocations SET is_primary = false WHERE vm_id = $1", vm_id)
     await tx.execute("DELETE FROM carried_addresses WHERE vm_id = $1", vm_id)
     for position, nic in enumerate(nics):
@@ -189,7 +190,8 @@ async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -
         await _adopt_nic(tx, vm_id, position, nic, places[0][0].network_id if places else None)
         for address, (pool, slot) in zip(nic.addresses, places, strict=True):
             await _claim(tx, vm_id, nic.nic_id, pool, slot, primary=address.primary)
-    # Another host may carry what the records had for this machine: then it is blocked, not free.
+    # Another host may carry an address that the records had for this machine: such an address is then blocked, not
+    # free.
     await set_aside(tx, [row["ip"] for row in given_up])
 
 

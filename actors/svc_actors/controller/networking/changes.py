@@ -30,8 +30,9 @@ CHANNEL: Final = "svc_network"
 """The PostgreSQL channel that announces commits to the network watch."""
 
 MOST_BELIEVED: Final = 2**52
-"""No record grows so far. A host that says more is mistaken or hostile: the record must go beyond what it says, and
-would reach the end of a bigint, from where no further change could be numbered."""
+"""No generation in the records ever grows this far. A host that reports a higher one is mistaken or hostile: it is not
+believed, because the record has to exceed the host's number. A record at the end of a bigint could not count any
+further change."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class NetworkFailure:
 async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
     """Give these machines' networks a new generation. Their rows are locked in the order of their ids, as wherever
     several are locked."""
-    # A number for each change and not a flag "dirty": the host's late answer to an older order must not clear a newer
-    # one. MATERIALIZED, so that all rows are locked in that order before the first is changed.
+    # Each change gets a number, instead of setting a flag "dirty": the host's late answer to an older order must not
+    # mark a newer change as done. MATERIALIZED makes the query lock all rows, in this order, before it changes the
+    # first.
     changed = await tx.execute(
         """WITH changed AS MATERIALIZED (
                SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE
@@ -67,8 +69,9 @@ def applied_columns(generation: str) -> str:
 
 
 def _beside_applied(generation: str) -> str:
-    # The host is ahead: the desired generation becomes the one after the host's, since a host ignores an older one. An
-    # error is over once the host has the desired generation; a success of an older one says nothing about it.
+    # If the host is ahead, the desired generation becomes the one after the host's, because a host ignores older ones.
+    # An error is cleared once the host has the desired generation; success with an older one says nothing about the
+    # error.
     return f"""net_wanted = CASE WHEN {generation} > vms.net_wanted THEN {generation} + 1 ELSE vms.net_wanted END,
                net_error = CASE WHEN {generation} >= vms.net_wanted THEN NULL ELSE vms.net_error END,
                net_failed_at = CASE WHEN {generation} >= vms.net_wanted THEN NULL ELSE vms.net_failed_at END"""
@@ -123,7 +126,7 @@ async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message:
 
 async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int | None:
     """Cap the machine's traffic, each way, as its operator orders; None removes the cap. Returns the cap of before."""
-    # The row is locked before it is compared, so that of two callers the second sees the first one's cap.
+    # The row is locked before its value is compared, so that the second of two callers sees the first one's cap.
     before: int | None = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1 FOR NO KEY UPDATE", vm_id)
     if before != rate_mbps:
         await tx.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
@@ -133,7 +136,8 @@ async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int |
 
 async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
     """Restrict a machine that has used up its allowance: a cap besides its own, or no traffic at all."""
-    # Nothing is changed if it is so already: a new generation would have the host apply the same network again.
+    # A row that has these values already is not changed: a new generation would make the host apply the same network
+    # again.
     changed = await tx.execute(
         """UPDATE vms SET throttle_mbps = $2, traffic_isolated = $3
            WHERE id = $1 AND (throttle_mbps, traffic_isolated) IS DISTINCT FROM ($2, $3)""",

@@ -16,8 +16,8 @@ from svc_actors.controller.networking.pool_arithmetic import IPNetwork, address_
 from svc_nodeagent.protocol import ObservedNetwork, ProbeResult
 
 MOST_KEPT: Final = 500
-"""Differences and strays of one probe, which are repaired and stored in the node's row. The rest is left to the next
-probe: a hostile host can invent any number."""
+"""The most differences and strays of one probe that are repaired, and stored in the node's row; the rest is left to the
+next probe. Without a limit a hostile host could invent any number of them."""
 _MOST_TAPS: Final = 2_000
 _MOST_PROBLEM: Final = 500
 """Characters of one problem."""
@@ -66,7 +66,8 @@ class NetworkDrift:
 
 def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> NetworkDrift:
     """`before` and `after`: the records as they were when the host was asked, and when it had answered."""
-    # Settled and equal at both times: the host's answer is of a moment in between, so it must agree with both.
+    # Only machines are compared whose record was settled and the same at both times: the host answered for some moment
+    # in between, so its answer must then agree with the record.
     settled = {vm_id: now for vm_id, now in after.items() if now.settled and before.get(vm_id) == now}
     known = before.keys() | after.keys()
     observed = {network.vm_id: network for network in probe.machines}
@@ -94,7 +95,8 @@ def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[
     if observed is None:
         return ["The host carries no network for it."]
     problems = []
-    # Below what it has confirmed: the host was put back, or rebuilt. Beyond what was ever ordered: the records were.
+    # A generation below the last confirmed one means that the host was rebuilt or restored from a backup.
+    # One above what was ever ordered means that the controller's records were.
     if observed.generation < recorded.applied:
         problems.append(f"The host has generation {observed.generation}; {recorded.applied} was applied.")
     elif observed.generation > recorded.wanted:
@@ -102,7 +104,8 @@ def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[
     if observed.isolated != recorded.isolated:
         problems.append("It is isolated on the host." if observed.isolated else "It is not isolated on the host.")
     carried = {ip_interface(address).network for address in observed.addresses}
-    # An isolated machine carries nothing by right; what it carries all the same is a difference in any case.
+    # An isolated machine must carry no address, so a missing one is no difference. An address that it carries is a
+    # difference in any case.
     if not recorded.isolated:
         problems += [f"{address_text(each)} is not carried." for each in _sorted(recorded.networks - carried)]
     problems += [f"{address_text(each)} is carried and not recorded." for each in _sorted(carried - recorded.networks)]

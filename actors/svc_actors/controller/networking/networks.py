@@ -158,7 +158,8 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
            AND NOT EXISTS (SELECT FROM allocations WHERE allocations.nic_id = nics.id)""",
         network_id,
     )
-    # Locked before counting: otherwise addresses set aside meanwhile would be removed unnoticed.
+    # The pools are locked before their reservations are counted: otherwise addresses that are reserved meanwhile would
+    # be removed unnoticed.
     pools = await tx.fetch(
         "SELECT id FROM pools WHERE network_id = $1 ORDER BY family, created_at, id FOR UPDATE", network_id
     )

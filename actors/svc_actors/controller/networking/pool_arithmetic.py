@@ -16,7 +16,7 @@ IPNetwork = IPv4Network | IPv6Network
 
 DEFAULT_PREFIX_LEN: Final = 64
 MOST_SLOT_BITS: Final = 62
-"""A slot is a bigint (63 bits and the sign), and so is the number of slots."""
+"""The most bits of a slot's number: slots, and the number of slots, are stored as a bigint (63 bits and the sign)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Slots:
         """The slot that contains this address; None for an address outside the pool."""
         if ip.version != self.cidr.version or ip not in self.cidr:
             return None
-        # The shift drops the bits within a slot, so every address of a sub-prefix leads to it.
+        # The shift drops the bits within a slot, so every address of a sub-prefix gives the sub-prefix's slot.
         return (int(ip) - int(self.cidr.network_address)) >> (self.cidr.max_prefixlen - self.prefix_len)
 
     def network_at(self, slot: int) -> IPNetwork:
@@ -54,7 +54,8 @@ class Slots:
 
 def guest_address(network: IPNetwork) -> IPAddress:
     """What the guest configures of what it received: the address itself, or the first usable one of a sub-prefix."""
-    # A sub-prefix's own first address is the anycast address of its routers (RFC 4291, 2.6.1).
+    # The guest gets the address after the first: a sub-prefix's first address is the anycast address of its routers
+    # (RFC 4291, 2.6.1).
     return network.network_address if network.prefixlen == network.max_prefixlen else network.network_address + 1
 
 

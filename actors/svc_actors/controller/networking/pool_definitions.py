@@ -172,8 +172,8 @@ def _guest_prefix(new: NewPool, slots: Slots, topology: str, gateway: IPAddress)
     longest = slots.cidr.max_prefixlen
     prefix = new.guest_prefix_len
     if topology == "routed" and slots.family == 4:
-        # The host routes single addresses (specification, Pool): with a shorter prefix a guest would look for its
-        # neighbours on its link, where they are not.
+        # The host routes each address by itself (specification, Pool). With a shorter prefix a guest would expect its
+        # neighbours on its own link, where they are not.
         if prefix not in (None, longest):
             raise wrong_field("guest_prefix_len", "a routed IPv4 guest has a /32")
         if new.gateway_mode is GatewayMode.SUBNET:
@@ -202,7 +202,7 @@ def _require_sound_subnet(pool: PoolDefinition) -> None:
         return
     nobodys: dict[IPAddress, str] = {subnet.network_address: "network", subnet.broadcast_address: "broadcast"}
     fields = {"gateway": pool.gateway}
-    if subnet != pool.cidr:  # else the pool's arithmetic already reserves both addresses
+    if subnet != pool.cidr:  # Otherwise the pool's arithmetic already reserves both addresses.
         fields |= {"range_start": pool.range_start, "range_end": pool.range_end}
     for field, ip in fields.items():
         if ip in nobodys:

@@ -26,7 +26,7 @@ from svc_actors.store import Record, Transaction, UniqueViolationError
 from svc_common.errors import conflict, not_found, not_ready
 
 _CARRIED: Final = ("gateway", "gateway_mode", "guest_prefix_len", "topology", "vlan", "nameservers")
-"""The columns that are part of the configuration of a machine's host or guest."""
+"""The columns whose values are part of the configuration of a machine's host or guest."""
 
 
 async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]) -> tuple[Record, dict[str, object]]:

@@ -19,7 +19,7 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
     """What a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns family,
     topology, vlan and gateway. At a bridge the gateway is another device's; elsewhere it becomes an address of the
     host."""
-    # `scheduler._FITTING` has the same in SQL.
+    # `scheduler._FITTING` computes the same in SQL.
     return (
         pool["topology"],
         *(("ipv6",) if pool["family"] == 6 else ()),
@@ -30,7 +30,8 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
 
 def lack(facts: Mapping[str, Any] | None, features: tuple[str, ...]) -> str | None:
     """Why a host with these facts cannot carry what is needed, in its own words; None if it can, or is not known."""
-    # Only what it lacks counts, unlike with platforms: an agent names each feature that its kernel does not have.
+    # Only a feature that the agent names as missing counts, unlike with platforms: an agent names each feature that its
+    # kernel does not have.
     lacks: Mapping[str, str] = (facts or {}).get("network_lacks") or {}
     return next((f"{feature}: {lacks[feature]}" for feature in features if feature in lacks), None)
 
@@ -62,7 +63,8 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
 async def _require_own_gateway(tx: Transaction, pool: PoolDefinition) -> None:
     """Raise conflict where the pool's gateway is an address of any host of its location: each host that carries the
     pool would answer for it, and could no longer reach that one."""
-    # At a bridge no host answers for the gateway; a link-local one (fe80::1) is each host's own on each link.
+    # Neither can conflict with a host's address: on a bridge no host answers for the gateway, and a link-local gateway
+    # (fe80::1) is each host's own on each link.
     if pool.topology == "bridged" or pool.gateway.is_link_local:
         return
     rows = await tx.fetch(

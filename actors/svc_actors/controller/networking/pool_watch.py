@@ -32,15 +32,15 @@ CROSS JOIN LATERAL (
         SELECT state, -1 FROM allocations WHERE pool_id = pools.id AND slot > pools.last_slot
     ) numbers
 ) held"""
-"""The counts of a pool are maintained by triggers; only the few addresses outside its range are counted here."""
+"""Triggers maintain the counts of a pool; only the few addresses outside its range are counted here."""
 
 POOLS: Final = f"""
 SELECT pools.*, networks.name AS network_name, pools.last_slot - pools.first_slot + 1 AS total,
        held.reserved AS reserved_count, held.allocated AS allocated_count, held.releasing AS releasing_count,
        held.blocked AS blocked_count, held.in_range
 FROM {POOLS_FROM}"""
-"""Pools with the held addresses of their range, by state and in all (`in_range`): held and free ones add up to the
-total. Arithmetic reservations outside the range are not included."""
+"""Pools with the held addresses of their range, by state and in total (`in_range`): the held and the free ones add up
+to the pool's total. Arithmetic reservations outside the range are not included."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ async def watch_pools(database: Database) -> None:
     """Check every pool once, and open or close its alert. Safe to repeat, from any process."""
 
     async def work(tx: Transaction) -> None:
-        # Locked in the common order of pools, so that none is removed meanwhile: its removal closes its alert.
+        # The pools are locked in their common order, so that none is removed meanwhile: the removal closes the pool's
+        # alert, which would be raised again here.
         for row in await tx.fetch(f"{POOLS} ORDER BY pools.family, pools.created_at, pools.id FOR KEY SHARE OF pools"):
             counts = PoolCounts.of(row)
             key = pool_low_alert(row["id"])

@@ -34,8 +34,8 @@ MOST_RESERVED: Final = 65_536
 
 
 MOST_HOST_ADDRESSES: Final = 16
-"""How many addresses of one pool are set aside because a host says that they are its own; of a small pool a quarter.
-Honest hosts have a few, and a hostile one must leave most of the pool to the others."""
+"""The most addresses of one pool that are reserved because a host names them as its own; in a small pool, a quarter of
+its addresses. Honest hosts have a few, and a hostile host must leave most of the pool to others."""
 _MOST_NAMED: Final = 5
 
 
@@ -120,7 +120,8 @@ async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Rec
             f"{pool.text_at(row['first_slot'])} is set aside by the pool itself ({row['note']}); the reservation stays."
         )
     await tx.execute("DELETE FROM reservations WHERE id = $1", reservation_id)
-    # A host may have claimed one of these addresses meanwhile, which found it held: it is due to the host now.
+    # A host may have named one of these addresses as its own while it was reserved; now the address is reserved for
+    # that host.
     await settle_arithmetic(tx, pool)
     return row
 
@@ -178,12 +179,14 @@ async def refresh_host_reservations(
 
 async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
     """Make the pool's own reservations what they should be; the pool is locked."""
-    # Computed anew and compared, instead of following each change: reports of hosts, edits of the pool and freed
-    # addresses come in any order, and a difference that was missed once would stay.
+    # The reservations are computed anew and compared with the existing ones, instead of being updated for each change.
+    # Reports of hosts, edits of the pool and freed addresses come in any order, and a change missed once would stay
+    # missing.
     claims = await _claims(tx, pool)
     wanted = _arithmetic(pool, claims)
     existing = await _existing(tx, pool.id)
-    # One whose reason has changed (another host has the address now) is removed and inserted again.
+    # A reservation whose reason has changed (for example, the address now belongs to another host) is deleted and
+    # inserted again.
     stale = [id for slot, (id, taken) in existing.items() if wanted.get(slot) != taken]
     if stale:
         await tx.execute("DELETE FROM reservations WHERE id = ANY($1)", stale)
@@ -194,7 +197,8 @@ async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
         pool.id,
         missing,
     )
-    # Held by a machine, an operator's reservation or a block: those stay. Only a machine's is a collision.
+    # Addresses that a machine, an operator's reservation or a block holds already are not reserved. Only those of
+    # machines are collisions.
     held = {row["slot"]: row for row in rows}
     for slot in missing:
         if slot not in held:
@@ -238,8 +242,8 @@ async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID
 def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
     """What the pool and its hosts take, by slot; of two reasons for one address the first counts."""
     taken: dict[int, _Taken] = {}
-    # Only single addresses have these, not sub-prefixes; of a /31 or a /127 both ends are hosts' (RFC 3021, RFC 6164).
-    # IPv6 has no broadcast.
+    # Only pools of single addresses have a network and a broadcast address, pools of sub-prefixes do not. In a /31 or a
+    # /127 both addresses are hosts' (RFC 3021, RFC 6164). IPv6 has no broadcast address.
     addressed = pool.prefix_len == pool.cidr.max_prefixlen
     if addressed and pool.cidr.prefixlen < pool.cidr.max_prefixlen - 1:
         taken[0] = _Taken(Arithmetic.NETWORK, "the network's own address")
@@ -256,8 +260,8 @@ def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
 
 async def _claims(queryable: Queryable, pool: Pool) -> list[_Claim]:
     """What the nodes of the pool's location claim of it, the oldest node first."""
-    # Of this location only: private addresses elsewhere may be the same. The oldest first, so that of two nodes which
-    # claim one address the same one has it each time.
+    # Only nodes of the pool's location count: private addresses elsewhere may be the same. The oldest node comes first,
+    # so that of two nodes that name the same address, the same one gets it each time.
     nodes = await queryable.fetch(
         """SELECT id, name, mode, facts->'host_addresses' AS addresses FROM nodes
            WHERE location_id = $1 AND deleted_at IS NULL AND jsonb_typeof(facts->'host_addresses') = 'array'

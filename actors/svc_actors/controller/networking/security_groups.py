@@ -29,12 +29,13 @@ from svc_nodeagent.protocol import FirewallRule as FirewallRule
 from svc_nodeagent.protocol import TransportProtocol as TransportProtocol
 
 MAX_RULES: Final = 200
-"""Per group."""
+"""The most rules of one group."""
 MAX_GROUPS_OF_A_MACHINE: Final = 10
 MAX_GROUPS_OF_A_PROJECT: Final = 200
 
 CONNTRACK_ON_BRIDGES: Final = "bridge-conntrack"
-"""The feature that a node needs to recognise replies on a bridge, and so to enforce a group there."""
+"""The node feature for connection tracking on bridges. Without it a node cannot recognise replies on a bridge, and so
+cannot enforce a security group there."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ async def create_group(
     """Create a group without rules. Raises conflict (the project has one of this name), capacity, not_found (the
     project)."""
     if project_id is not None:
-        # Groups of one project are created one at a time, so that the limit holds.
+        # The project's row is locked so that its groups are created one at a time; otherwise two creations could exceed
+        # the limit together.
         if await tx.fetchval("SELECT true FROM projects WHERE id = $1 FOR UPDATE", project_id) is None:
             raise not_found("There is no such project.")
         made = await tx.fetchval("SELECT count(*) FROM security_groups WHERE project_id = $1", project_id)

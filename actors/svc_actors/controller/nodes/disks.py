@@ -44,7 +44,7 @@ class NodeDisks:
             for node_id in nodes:
                 before = self._levels.get(node_id)
                 if before is None:
-                    continue  # Deleted meanwhile.
+                    continue  # The node was deleted meanwhile.
                 capacity = said[node_id]
                 level = thresholds.level(space_of(capacity), before)
                 if level is not before:

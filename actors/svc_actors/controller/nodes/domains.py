@@ -15,7 +15,7 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import InventoryResult, NodeInventory
 
 ASK_SECONDS: Final = 5.0
-"""How long a caller waits for the host; then the last inventory is shown."""
+"""How long a caller waits for the host's answer; after that the last inventory is shown."""
 log = structlog.get_logger(__name__)
 
 

@@ -28,7 +28,7 @@ async def record_seen(tx: Transaction, node_id: UUID, capacity: Capacity | None 
 async def record_live_figures(tx: Transaction, beats: Sequence[tuple[UUID, Capacity]]) -> None:
     """Record the last report of each of these nodes: in its row, and in the mean of the hour."""
     node_ids = [node_id for node_id, _ in beats]
-    # No lock order is needed: locked rows are skipped, not waited for, so there is no deadlock.
+    # Rows need not be locked in any order: locked rows are skipped and not waited for, so there is no deadlock.
     with tx.unmarked():
         await tx.execute(
             """

@@ -274,7 +274,8 @@ class Node(Actor):
             except UniqueViolationError:
                 raise conflict(f"Another node is named {updated.name}.") from None
             if "mode" in changed:
-                # The addresses of a managed host are reserved in the pools; those of an observed one are not.
+                # Pools reserve the addresses of a managed host, but not those of an observed one, so a changed mode
+                # changes reservations.
                 await refresh_host_reservations(tx, location_id=node.location_id)
             if changed:
                 await announce(tx, updated, "updated")
@@ -320,7 +321,8 @@ class Node(Actor):
         is placed on it."""
         async with self._database.transaction() as tx:
             node = await get_node(tx, self.node_id, lock=True)
-            # A placement that has chosen this node is over, or will find it deleted; and none holds a pool needed here.
+            # The lock waits for placements that have chosen this node; those after it find the node deleted. No
+            # placement that waits for this lock holds a pool that is needed here.
             await lock_capacity(tx, self.node_id)
             placed = await tx.fetchval(
                 "SELECT count(*) FROM vms WHERE $1 IN (node_id, moving_to, moved_from) AND deleted_at IS NULL",
@@ -355,7 +357,7 @@ class Node(Actor):
         self._services.gateway.drop(self.node_id, "The node was deleted.")
 
     async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
-        # By uuid: a host may list a domain twice.
+        # By uuid, because a host may list a domain twice.
         domains = {domain.uuid: domain for domain in inventory.domains}.values()
         await tx.execute(
             """DELETE FROM observed_domains old WHERE node_id = $1

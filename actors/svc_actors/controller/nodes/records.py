@@ -38,7 +38,7 @@ class NodeRecord:
     location_id: UUID
     location_name: str
     connection: NodeState
-    """The connection as the gateway last saw it; never `maintenance` or `lost`."""
+    """The connection's state as the gateway saw it last; never `maintenance` or `lost`."""
     mode: NodeMode
     maintenance: bool
     cpu_overcommit: float
@@ -56,11 +56,11 @@ class NodeRecord:
     disk_level: DiskLevel
     agent_version: str | None
     agent_protocol: int | None
-    """The protocol version of the last connection."""
+    """The protocol version that the agent spoke on its last connection."""
     agent_release: str | None
-    """The release that the agent runs from, if it can upgrade itself."""
+    """The release from which the agent runs, if it can upgrade itself."""
     state_reason: str | None
-    """Why the node cannot be online, if known."""
+    """Why the node cannot be online, if the reason is known."""
     lost_at: datetime | None
 
     @property
@@ -83,7 +83,7 @@ SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.m
        nodes.agent_version, nodes.agent_protocol, nodes.agent_release, nodes.state_reason, nodes.lost_at,
        locations.name AS location_name
 FROM nodes JOIN locations ON locations.id = nodes.location_id"""
-"""Nodes without the results of network probes, which are large and read only where they are shown."""
+"""Nodes without the results of network probes: these are large, and read only where they are shown."""
 SHOWN_STATE = """CASE WHEN nodes.lost_at IS NOT NULL THEN 'lost'
                    WHEN nodes.state = 'online' AND nodes.maintenance THEN 'maintenance' ELSE nodes.state END"""
 

@@ -24,7 +24,7 @@ async def for_nodes(what: str, nodes: Sequence[UUID], work: Callable[[Sequence[U
         if error.code is ErrorCode.UNAVAILABLE:
             raise
         await _each(what, nodes, work, error)
-    except Exception as error:  # noqa: BLE001 - a defect with one node's data: each is then processed alone
+    except Exception as error:  # noqa: BLE001 - one node's data may be the cause: each is then processed alone
         await _each(what, nodes, work, error)
 
 

@@ -32,7 +32,7 @@ from svc_nodeagent.protocol import FailureCode, NodeUpgrade, OperationResult
 
 OPERATION: Final = "node.upgrade"
 TRIAL_SECONDS: Final = 120.0
-"""How long a new agent has to connect and be accepted: it opens libvirt and restores networks first."""
+"""How long a new agent has to connect and be accepted; before it connects, it opens libvirt and restores networks."""
 _KEY_PREFIX: Final = "agent:"
 
 

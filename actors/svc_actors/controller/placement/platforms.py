@@ -21,7 +21,8 @@ _ABOUT: Final = {Firmware.UEFI.value: "firmware", Firmware.UEFI_SECURE.value: "f
 def platform_lacks(facts: Mapping[str, Any] | None, needs: tuple[str, ...]) -> list[str]:
     """Why a node with these facts cannot have such machines. Each reason starts with `firmware:` or `tpm:`."""
     told = facts or {}
-    # Only a listed feature counts; `platform_lacks` gives the reason, and its absence proves nothing.
+    # The node has a feature only if `platform_features` lists it. `platform_lacks` gives only the reason for a missing
+    # one: a feature that is not in it may still be missing.
     features, lacks = told.get("platform_features") or (), told.get("platform_lacks") or {}
     missing = [need for need in needs if need not in features]
     return [f"{_ABOUT[need]}: {lacks.get(need, _UNTOLD)}" for need in missing]

@@ -24,7 +24,7 @@ from svc_common.errors import ErrorCode, ServiceError, capacity, not_found, unav
 from svc_nodeagent.protocol import PLAIN, Firmware, Platform
 
 MOST_EXPLAINED: Final = 100
-"""Nodes listed in the details of a refusal, however many there are."""
+"""The most nodes that the details of a refusal list, however many there are."""
 
 
 class NodesAway(ServiceError):  # noqa: N818 - named for what it says
@@ -92,9 +92,9 @@ class _Node:
     @property
     def may_be_back(self) -> bool:
         """Only its absence keeps it, which may end at any moment."""
-        if _UNREPORTED in self.obstacles:  # Then nothing is known of its room.
-            # Connected or just joined, and its first inventory is still to come. Any other obstacle (offline,
-            # maintenance, a missing pool) would still be there afterwards.
+        if _UNREPORTED in self.obstacles:  # Then its room is unknown.
+            # The node is connected or has just joined, and its first inventory will come soon. Any obstacle other than
+            # these (offline, maintenance, a missing pool) would still be there afterwards.
             rest = [each for each in self.obstacles if each.stage is not Stage.ROOM and each is not _UNREPORTED]
             return rest in ([], [_PENDING])
         return self.obstacles in ([_OFFLINE], [_PENDING])
@@ -104,7 +104,8 @@ def state_obstacles(node: Record) -> list[Obstacle]:
     """What keeps a node from taking any machine. `node` has the columns state, mode, maintenance and disk_level, and
     disk_free_gib, lost and unreported."""
     found = []
-    # Lost first: such a node keeps the state `offline`, and would count among those that may be back in a moment.
+    # "Lost" is checked first: a lost node keeps the state `offline`, and would otherwise count as a node that may be
+    # back in a moment.
     if node["lost"]:
         found.append(_LOST)
     elif node["state"] != "online":
@@ -124,8 +125,8 @@ def state_obstacles(node: Record) -> list[Obstacle]:
 def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
     """What a node (a row of `node_capacity`) has too little of to promise this much more."""
     lacks = []
-    # A resource that does not grow is left out: a node that is promised beyond a lowered overcommit still lets a
-    # machine shrink.
+    # A resource that does not grow is not checked: on a node that has promised more than a lowered overcommit allows, a
+    # machine can still shrink.
     for name, column, wanted, text in (
         ("vcpus", "vcpus", vcpus, str),
         ("memory", "memory_mib", memory_mib, memory_text),
@@ -147,15 +148,18 @@ async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> Service
     refused = [node for node in nodes if node.obstacles]
     details = {"nodes": [_told(node) for node in refused[:MOST_EXPLAINED]]} if explain else None
     if len(refused) < len(nodes):
-        # Placement found no node a moment ago, and now one would do: room was freed, or a node came back, in between.
+        # Placement found no node a moment ago, but now at least one would take the machine: room was freed or a node
+        # came back in between.
         return unavailable(
             "The nodes changed while this machine was being placed; nothing was created.", hint="Try again."
         )
-    # Before capacity is judged: a caller that reads "no room" does not try again, although a moment may help.
+    # This is checked before capacity: a caller that reads "no room" does not try again, although a node may be back in
+    # a moment.
     if any(node.may_be_back for node in nodes):
         return NodesAway(details)
-    # A node's stage is its lowest obstacle, so the nearest nodes are those with the highest. Only obstacles of that
-    # stage are named: a node in maintenance and full is first of all in maintenance.
+    # A node's stage is that of its lowest obstacle, so the nodes with the highest stage came closest to taking the
+    # machine. Only obstacles of that stage are named: a node that is in maintenance and full is described as in
+    # maintenance.
     nearest = max(node.stage for node in nodes)
     obstacles = [[each for each in node.obstacles if each.stage is nearest] for node in nodes if node.stage is nearest]
     message, hint = _words(nearest, obstacles, explain=explain)
@@ -181,7 +185,7 @@ def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bo
             hint = "Add a pool to the network, or enable one." if explain else "Ask an administrator for a pool."
             return f"The network has no pool for a machine here: {_listed(reasons)}.", hint
         case Stage.ROOM:
-            # "None has 8 vCPUs free" is true only of what every one of them lacks.
+            # "None has 8 vCPUs free" is true only if every node lacks them, so only what all nodes lack is named.
             common = set.intersection(*({each.summary for each in of_node} for of_node in obstacles))
             missing = [each.summary for each in obstacles[0] if each.summary in common]
             hint = f"Choose a smaller size, or {'add a node' if explain else 'try again later'}."
@@ -257,7 +261,8 @@ def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:
         return Obstacle(Stage.NETWORK, "network: no enabled pool serves this node", "none serves a node with room")
     facts: dict[str, Any] = {"network_lacks": node["network_lacks"]}
     reasons = [lack(facts, needs(pool)) for pool in serving]
-    # One pool that the host can carry is enough; whether it has a free address, placement finds out by taking one.
+    # One pool that the host can carry is enough. Whether the pool has a free address is found out only when placement
+    # takes one.
     if None in reasons:
         return None
     text = f"network: it cannot carry the pool {serving[0]['name']} ({reasons[0]})"

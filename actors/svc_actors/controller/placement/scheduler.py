@@ -56,19 +56,20 @@ _FITTING: Final = """
     carried="""pool.location_id = node.location_id AND NOT pool.needs && node.lacks
                AND (cardinality(pool.node_ids) = 0 OR node.node_id = ANY(pool.node_ids))"""
 )
-"""The nodes with room for $2 vcpus, $3 MiB and $4 GiB, with what the machine needs beneath its system ($8), and with a
-pool of the network $1 that is not among the full ones ($7)."""
+"""The nodes that have room for $2 vcpus, $3 MiB and $4 GiB, that have the features the machine's platform needs ($8),
+and that have a pool of the network $1 which is not among the full ones ($7)."""
 
 _CHOOSE: Final = (
     f"{_FITTING} ORDER BY node.free_share DESC, node.node_name LIMIT 1 FOR NO KEY UPDATE OF node SKIP LOCKED"
 )
-"""The emptiest of them, locked. The index `node_capacity_emptiest` gives the nodes in this order, so as a rule the
-first row is the answer, however many nodes there are; all of them are read only if nothing fits. A node that another
-creation holds is skipped: concurrent creations spread over the emptiest nodes and wait for none. A row that has changed
-since the statement started is judged as it is when it is locked."""
+"""Chooses the emptiest of these nodes and locks it. The index `node_capacity_emptiest` lists the nodes in this order,
+so as a rule the first row is the answer, however many nodes there are; all are read only if none fits. A node that
+another creation has locked is skipped: so concurrent creations spread over the emptiest nodes, and none waits for
+another. A row that has changed since the statement started is judged again when it is locked."""
 
 _SOME: Final = f"{_FITTING} ORDER BY random() LIMIT 1"
-"""Any of them, not locked. Random, so that creations which must wait do not all wait for the same node."""
+"""Any of these nodes, without a lock. The choice is random, so that creations which must wait do not all wait for the
+same node."""
 
 
 class _Lost(Exception):  # noqa: N818 - named for what it says
@@ -108,8 +109,8 @@ async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[
     while True:
         chosen = await tx.fetchrow(_CHOOSE, *wanted)
         if chosen is not None:
-            return _as_placement(chosen)  # The usual case: one statement.
-        # Nothing fits, or every node that fits is held by another creation: a look without the lock says which.
+            return _as_placement(chosen)  # The usual case takes this one statement.
+        # Either no node fits, or other creations have locked all that fit: a query without the lock finds out which.
         held = await tx.fetchrow(_SOME, *wanted)
         if held is None:
             break
@@ -118,7 +119,8 @@ async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[
                 return await _wait_for(tx, held["node_id"], wanted)
         except _Lost:
             continue
-    # A node was chosen earlier in this creation, and its pools turned out to be full: addresses are missing, not room.
+    # A node was chosen earlier in this creation, but its pools turned out to be full. So addresses are missing, not
+    # room.
     if full:
         raise capacity(
             "No address is free for this machine.",
@@ -149,8 +151,8 @@ async def _wait_for(tx: Transaction, node_id: UUID, wanted: list[object]) -> Pla
     """A node that others hold, once they have ended. Raising `_Lost` undoes the savepoint and with it the lock: a
     creation never waits for one node while it holds another, so two cannot deadlock."""
     await lock_capacity(tx, node_id)
-    # The same question about this node alone ($5): it is locked now, so SKIP LOCKED does not skip it, and what is read
-    # of it is what the others have left.
+    # The same query, limited to this node ($5). This transaction holds its lock, so SKIP LOCKED does not skip it, and
+    # the query sees what the other creations have left.
     of_this_node = [*wanted[:4], node_id, *wanted[5:]]
     row = await tx.fetchrow(_CHOOSE, *of_this_node)
     if row is None:
@@ -172,7 +174,7 @@ def _as_placement(row: Record) -> Placement:
         row["node_name"],
         tuple(UUID(pool["id"]) for pool in primary),
         {
-            # One NIC has addresses of both where both are wired alike, as `Pool.mixes_with` has it.
+            # A NIC can have addresses of both pools if both are wired the same way; `Pool.mixes_with` is the same rule.
             UUID(pool["id"]): tuple(
                 UUID(other["id"])
                 for other in beside

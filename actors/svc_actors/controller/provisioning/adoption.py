@@ -99,7 +99,7 @@ async def preview(queryable: Queryable, integration: str, external_ref: str) -> 
 async def adopt(tx: Transaction, caller: Caller, integration: str, external_ref: str, confirm: UUID) -> UUID:
     """Link the staged machine; returns the service's id. Raises conflict if the verdict is not match, invalid if
     `confirm` is another machine's id."""
-    # Lock the machine first, so that of two concurrent adoptions the second sees the link of the first.
+    # The machine is locked first, so that the second of two concurrent adoptions sees the link that the first one made.
     await tx.execute(
         """SELECT FROM vms WHERE deleted_at IS NULL AND id = (
                SELECT vm_id FROM staged_machines WHERE integration = $1 AND external_ref = $2)

@@ -58,8 +58,8 @@ class _MachineNow:
 
 async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> None:
     """One step towards what the service's state says. Raises `DomainError` if the machine refuses the order now."""
-    # Both reads are without locks. A change in between costs nothing: the Machine actor judges orders under its lock,
-    # and `_write_settled` compares the service with what was read here.
+    # Both are read without locks. A change in between does no harm: the Machine actor judges orders under its own lock,
+    # and `_write_settled` writes only if the service is still as it was read here.
     service = await get_service(database, service_id)
     if service.settled:
         return
@@ -67,12 +67,13 @@ async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> N
     if service.state is ServiceState.PROVISIONING:
         await _conclude(database, service_id)
     elif machine is None:
-        # Deleted: whatever the state is, no machine is left to bring to it.
+        # The machine is deleted: there is nothing to bring into the service's state, whatever that is.
         await _write_settled(database, service)
     elif not machine.busy and (order := _order(service, machine)) is not None:
         await _ask(database, actors, service, machine, order)
     elif not machine.busy and machine.agrees:
-        # Power is right. A suspension by network_isolate is settled only once the host has applied the network too.
+        # The machine's power agrees with the state. After a suspension by network_isolate, the service is settled only
+        # once the host has applied the network, too: `agrees` includes this.
         await _write_settled(database, service)
 
 
@@ -83,7 +84,8 @@ def _order(service: ServiceRow, machine: _MachineNow) -> Order | None:
             return Order.DELETE
         case ServiceState.SUSPENDED if service.suspend_mode is SuspendMode.POWER_OFF:
             if machine.status is MachineStatus.RUNNING:
-                # A guest that could ignore the shutdown would not be suspended, so the second order is by force.
+                # If the guest has ignored the shutdown, the second order forces the machine off: otherwise it would not
+                # be suspended.
                 return Order.FORCE_STOP if machine.ignored else Order.SHUTDOWN
         case ServiceState.ACTIVE if service.resume and machine.status is MachineStatus.STOPPED:
             return Order.START
@@ -100,7 +102,7 @@ async def _ask(
         if order is Order.DELETE:
             if machine.protected:
                 await actor.ask(Machine.update, caller, Changes(marks=Marks(protected=False)))
-            # The disk of a failed build holds no customer's data, and a retry orders another machine.
+            # The disk of a failed build holds no data of the customer: a retry orders another machine.
             destroy = service.destroy_disks or service.state is ServiceState.PROVISIONING_FAILED
             await actor.ask(Machine.delete, caller, destroy_disks=destroy)
         else:
@@ -109,7 +111,8 @@ async def _ask(
         await write_tried(database, service.id)
         raise
     if machine.kept:
-        # The order is taken each time and its task fails each time: without the pause, one task every two seconds.
+        # Here the machine accepts the order each time, and the order's task fails each time. Without the pause there
+        # would be a task every two seconds.
         await write_tried(database, service.id)
 
 

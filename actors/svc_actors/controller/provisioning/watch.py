@@ -13,12 +13,12 @@ from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
 
 SETTLE_SECONDS: Final = 2.0
-"""How often `keep_repeating` calls `settle_due`, once per process."""
+"""The most services processed concurrently; each takes a transaction or an order to a Machine actor."""
 _AT_ONCE: Final = 16
 """Services processed concurrently; each takes a transaction or an order to a Machine actor."""
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# A machine that could not take its order (its node is away, for example) is asked again after 15 seconds.
+# A service whose machine could not take its order (its node is away, for example) is due again after 15 seconds.
 _DUE: Final = """
 SELECT id FROM services
 WHERE NOT settled AND (tried_at IS NULL OR tried_at NOT BETWEEN now() - interval '15 seconds' AND now()) ORDER BY id"""

@@ -26,7 +26,7 @@ class RecordedMachine:
     vm_id: UUID
     node_id: UUID | None
     moves_with: UUID | None
-    """The other node that has a part of it, or may have one."""
+    """During a move: the other node that has, or may have, a part of the machine."""
     status: MachineStatus
     desired: DesiredPower
     observed_state: DomainState | None
@@ -54,7 +54,8 @@ class Compared:
     foreign: tuple[UUID, ...]
 
 
-# Two indexes, one after the other: the node's machines, and what the inventory names wherever it is placed.
+# The condition uses two indexes: one for the node's machines, one for the machines that the inventory names, on any
+# node.
 _CONCERNED: Final = """
 SELECT vms.id, vms.node_id, coalesce(vms.moved_from, vms.moving_to) AS moves_with,
        vms.status, vms.desired_power, vms.observed_state, vms.built_at IS NOT NULL AS built,
@@ -102,13 +103,13 @@ def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mappin
     for machine in recorded:
         found = reported.get(machine.vm_id)
         if machine.node_id != node_id:
-            # During a move both nodes have the machine; only a third one makes a false report.
+            # During a move both nodes may report the machine; a report from a third node is false.
             if machine.moves_with != node_id:
                 foreign.append(machine.vm_id)
         elif found is not None:
             if _differs(machine, found.state) or (machine.rescue is not found.rescue and not machine.busy):
                 differences.append(Difference(machine.vm_id, found.state, "inventory", found.cause, found.rescue))
-        # A machine that was never built is absent by right: its creation may still be on its way to the host.
+        # A machine that was never built may be absent: its creation may still be on its way to the host.
         elif machine.built and _differs(machine, DomainState.ABSENT):
             differences.append(Difference(machine.vm_id, DomainState.ABSENT, "not in the host's inventory"))
     return Compared(tuple(differences), tuple(foreign))
@@ -120,7 +121,7 @@ def _differs(machine: RecordedMachine, state: DomainState) -> bool:
         return True
     if machine.busy or (machine.status is MachineStatus.FAILED and not machine.built):
         return False
-    # The observed state agrees already, and what should be does not: somebody has started the guest on its host.
+    # The observed state is recorded already, but the desired state differs: somebody has started the guest on its host.
     observation = observe(state)
     if observation is Observation.RUNNING and machine.desired is DesiredPower.STOPPED:
         return True

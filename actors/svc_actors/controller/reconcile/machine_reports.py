@@ -37,21 +37,25 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainChanged, InventoryResult
 
 NODES_AT_ONCE: Final = 4
-"""Half of the connections that background work has."""
+"""How many nodes' reports are recorded at the same time: half of the connections that background work has."""
 DELIVERIES_AT_ONCE: Final = 16
-"""Reports that go through machines' actors, of all nodes together."""
+"""How many reports, of all nodes together, go through machines' actors at the same time."""
 _MACHINES_AT_ONCE: Final = 500
-"""In one transaction: some tens of milliseconds, for which their rows are held."""
+"""How many machines are recorded in one transaction. It takes some tens of milliseconds, and their rows are locked for
+that time."""
 _CHANGES_PERIOD: Final = 0.05
-"""From one recording of changes to the next, in seconds. A single change is recorded at once; in a stream of creations
-each recording takes what has come meanwhile, since one for every change costs a sixth of the creations themselves."""
+"""Seconds from one recording of changes to the next. A single change is recorded at once. In a stream of creations each
+recording takes all changes that have come meanwhile: a recording for every change would cost a sixth as much as the
+creations themselves."""
 _NODES_TOGETHER: Final = 64
-"""Nodes whose changes are recorded together."""
+"""The number of nodes whose changes are recorded in one go."""
 _MOST_WAITING: Final = 4096
-"""Changes of one node. An honest host has fewer; what is dropped here, its next inventory says."""
+"""The most changes of one node that wait. An honest host has fewer; what is dropped here is in the node's next
+inventory."""
 MOST_CHANGES_A_MINUTE: Final = 3_000.0
-"""Of one node, and as many at once: 500 guests that a host starts and stops. Each is an event for all who watch, so
-what a hostile node reports beyond that is left to its inventories."""
+"""The rate for one node, and also the most changes at once: a host that starts and stops 500 guests stays below it.
+Each change is an event for all who watch, so changes beyond this rate, which only a hostile node reports, are left to
+its inventories."""
 log = structlog.get_logger(__name__)
 
 Deliver = Callable[[UUID, UUID, MachineReport, datetime | None], Awaitable[object]]
@@ -107,7 +111,8 @@ class MachineReports:
     async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
         """Record what the host has, as of `asked_at`, and what that makes of its machines."""
         node = self._system.ref(Node, str(node_id))
-        # Read before the inventory replaces it: a foreign domain is reported once, not at every inventory.
+        # Read before the new inventory replaces it, so that a foreign domain is reported once and not with every
+        # inventory.
         known = {
             row["vm_id"]
             for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
@@ -118,7 +123,8 @@ class MachineReports:
             for domain in inventory.domains
             if domain.vm_id is not None
         }
-        # Compared within the limit as well: the records that are read would be older by the time they are used.
+        # The records are read within the limit, too: read before waiting for it, they would be older when they are
+        # used.
         async with self._recording:
             compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
             seen = {
@@ -144,7 +150,8 @@ class MachineReports:
 
     async def _record_changes_for_ever(self, nursery: trio.Nursery) -> None:
         while True:
-            # Noted in `_being_told` before the block ends: only then may a worker take these nodes' next changes.
+            # `_being_told` is updated before this block ends, because only after it another worker may take the next
+            # changes of these nodes.
             async with self._changes.next_few(_NODES_TOGETHER) as changes:
                 began = trio.current_time()
                 for vm_id, seen in await self._record_changes(changes):
@@ -160,20 +167,22 @@ class MachineReports:
         try:
             said = [(node_id, vm_id, seen) for node_id, its in changes.items() for vm_id, seen in its.items()]
             placed = await note_domain_changes(self._database, [(node, vm, seen.state) for node, vm, seen in said])
-            # A machine without a record (deleted, or never ours) is no unauthorised report.
+            # A report about a machine without a record (it was deleted, or never ours) is dropped and not reported as
+            # unauthorised.
             own = {vm_id: seen for node_id, vm_id, seen in said if placed.get(vm_id, (None, None))[0] == node_id}
             async with self._recording:
                 at_once = {vm_id: seen for vm_id, seen in own.items() if vm_id not in self._being_told}
                 to_tell = (own.keys() - at_once.keys()) | await self._record(at_once, None)
             for node_id, vm_id, seen in said:
-                # `placed` names both nodes of a move, and either may report the machine.
+                # During a move `placed` has both nodes, and either may report the machine.
                 if vm_id in placed and node_id not in placed[vm_id]:
                     what = f"reported machine {vm_id} as {seen.state.value}, which is not placed on it"
                     await self._system.ref(Node, str(node_id)).ask(Node.unauthorised_report, what)
         except DomainError as error:
             log.warning("node.changes_not_recorded", nodes=len(changes), error=str(error))
         except Exception:
-            # A defect over one node: each is recorded by itself then, so that the others' changes are not lost.
+            # The data of one node may be the cause. Each node's changes are then recorded separately, so that those of
+            # the others are not lost.
             log.exception("node.changes_failed", nodes=[str(node_id) for node_id in changes])
             if len(changes) > 1:
                 alone = [await self._record_changes({node_id: its}) for node_id, its in changes.items()]

@@ -19,7 +19,7 @@ from svc_actors.store import Database, LoopAlert, Record, Transaction, keep_repe
 _ORPHAN: Final = "orphan:"
 _MOST_NAMED: Final = 5
 _MOST_OF_A_NAME: Final = 64
-"""Characters: a host may give a domain any name."""
+"""Characters of a name that an alert shows: a host may give a domain a name of any length."""
 
 
 class MachineWatch:
@@ -41,8 +41,8 @@ class MachineWatch:
     async def point_out_orphans(self) -> None:
         """One alert for each managed node that has domains of ours whose machines the records do not have there."""
 
-        # Not an orphan: what a move has at either of its nodes; and a machine that was deleted after its domain was
-        # seen, which the next inventory will no longer have.
+        # Two kinds of domains are not orphans: those on either node of a move, and those of a machine that was deleted
+        # after its domain was seen, which the next inventory will no longer list.
         async def work(tx: Transaction) -> None:
             nodes = await tx.fetch(
                 """SELECT seen.node_id, nodes.name AS node, count(*) AS number,

@@ -85,8 +85,8 @@ class NetworkProbe:
         if not found.differences or (await get_node(self._database, node_id)).mode is not NodeMode.MANAGED:
             return
         await self._mend(node_id, found, {network.vm_id: network for network in result.machines})
-        # Only for a difference that was not there before: one that stays is repaired at each inventory, and not in a
-        # loop of its own.
+        # Inspect again soon only because of a difference that is new. A difference that persists is repaired at each
+        # inventory; without this condition it would cause an endless loop of inspections.
         if news:
             self._recheck(node_id)
 
@@ -101,8 +101,8 @@ class NetworkProbe:
                 node_id,
             )
             for row in rows:
-                # A host that is ahead (the records are of a backup) would ignore a generation that is older to it. So
-                # its generation is recorded first, and the new one is beyond that.
+                # A host that is ahead of the records (which are from a backup) would ignore a generation lower than its
+                # own. So the host's generation is recorded first, and the new generation is above it.
                 if (network := observed.get(row["id"])) is not None:
                     await network_applied(tx, row["id"], network.generation)
             await network_changed(tx, [row["id"] for row in rows])
@@ -113,7 +113,8 @@ class NetworkProbe:
     async def _release(self, node_id: UUID, strays: Sequence[ObservedNetwork]) -> None:
         """Have the node release what deleted machines have left. Addresses that wait to be released are freed by the
         network watch alone."""
-        # Deleted, and not merely without a record: after a restore the latter may be a customer's running machine.
+        # Only machines recorded as deleted: one without any record may, after a restore, be a customer's running
+        # machine.
         deleted = {
             row["id"]
             for row in await self._database.fetch(

@@ -102,9 +102,9 @@ class NetworkRhythm:
     """Seconds, and how many at once on a node."""
 
     round: float = 15.0
-    """Between rounds without a call."""
+    """Between rounds if nobody calls the watch."""
     gather: float = 0.02
-    """How long a call waits for others: many changes at once cause one look."""
+    """How long a call waits for others, so that many changes at once cause one query."""
     first_pause: float = 1.0
     longest_pause: float = 60.0
     between_retries: float = 1.0
@@ -130,7 +130,7 @@ class _Node:
     called: trio.Event = field(default_factory=trio.Event)
     under_way: set[UUID] = field(default_factory=set)
     again: set[UUID] = field(default_factory=set)
-    """Read as outstanding while they were under way: to be looked at once more."""
+    """Machines that were read as outstanding while work for them was under way: to be looked at once more."""
     resting: dict[UUID, _Rest] = field(default_factory=dict)
 
 
@@ -179,7 +179,7 @@ class NetworkWatch:
 
     async def _look_for_ever(self, nursery: trio.Nursery) -> None:
         while True:
-            # The new event before the look: a call that comes during it is kept for the next one.
+            # The new event is set up before `_look`, so that a call during `_look` starts the next one.
             self._called = trio.Event()
             await self._look(nursery)
             with trio.move_on_after(self._intervals.round):
@@ -202,7 +202,7 @@ class NetworkWatch:
         """Work off what is outstanding on one node, until nothing is."""
         async with trio.open_nursery() as nursery:
             while True:
-                node.called = trio.Event()  # Before the pass, as in `_look_for_ever`.
+                node.called = trio.Event()  # Before the pass, for the same reason as in `_look_for_ever`.
                 started = trio.current_time()
                 try:
                     await self._work_off(node_id, node, nursery)
@@ -211,16 +211,17 @@ class NetworkWatch:
                     await trio.sleep(self._intervals.first_pause)
                     node.called.set()
                 except Exception:
-                    # A defect over one node: the next round starts afresh.
+                    # A defect in handling this node must not end the watch; the next round tries the node again.
                     log.exception("network_watch.node_failed", node_id=str(node_id))
                 online = self._gateway.is_online(node_id)
                 if not node.under_way and not (online and (node.resting or node.called.is_set())):
-                    # No checkpoint between the decision and this, so `_look` finds either this task at work or no
-                    # entry, and then starts another: never two, and never none.
+                    # There is no checkpoint between the decision and this deletion. So `_look` finds either this task
+                    # still serving the node, or no entry, in which case it starts a new task: there are never two tasks
+                    # and never none.
                     del self._nodes[node_id]
                     return
-                # Until the first machine may be tried again, and not sooner than `between_retries` after the last pass:
-                # a machine that stays outstanding must not make this loop spin.
+                # Wait until the first machine may be tried again, but at least `between_retries` after the start of the
+                # last pass: a machine that stays outstanding must not make this loop spin.
                 rested = min((rest.until for rest in node.resting.values()), default=0.0)
                 with trio.move_on_at(max(rested, started + self._intervals.between_retries)):
                     await node.called.wait()
@@ -230,7 +231,9 @@ class NetworkWatch:
         now = trio.current_time()
         rested = {vm_id: rest for vm_id, rest in node.resting.items() if rest.until <= now}
         for vm_id in rested:
-            del node.resting[vm_id]  # What is no longer outstanding needs no rest.
+            # If the machine is no longer outstanding, the entry is not needed; if it still is, `_begin` takes it from
+            # `rested`.
+            del node.resting[vm_id]
         after = _NOBODY
         while self._gateway.is_online(node_id):
             page = await self._database.fetch(_OF_A_NODE, node_id, after, self._intervals.page)
@@ -244,12 +247,14 @@ class NetworkWatch:
         self, node_id: UUID, node: _Node, row: Record, rested: dict[UUID, _Rest], nursery: trio.Nursery
     ) -> None:
         vm_id: UUID = row["id"]
-        # The change may have come after the work under way read its network: it is looked at again when that ends.
+        # The machine's network may have changed after the work under way has read it, so the machine is looked at again
+        # when that work ends.
         if vm_id in node.under_way:
             node.again.add(vm_id)
             return
         rest = node.resting.get(vm_id) or rested.get(vm_id)
-        # Another generation is another order, which may well succeed: no rest, and the pause starts anew.
+        # The desired generation has changed since the failure. This is another order, which may well succeed: the
+        # machine does not rest, and its pause starts again at the shortest.
         if rest is not None and rest.generation != row["net_wanted"]:
             rest = None
         if rest is not None and vm_id in node.resting:
@@ -269,14 +274,15 @@ class NetworkWatch:
         except (_NotDone, DomainError) as failure:
             log.warning("network_watch.not_done", node_id=str(node_id), vm_id=str(vm_id), error=str(failure))
         except Exception:
-            # A defect over one machine: the others, and the controller, go on.
+            # A defect in handling this machine must not end the work on the others, or the controller.
             log.exception("network_watch.machine_failed", vm_id=str(vm_id))
         finally:
             node.under_way.discard(vm_id)
             node.slots.release()
             if not done:
                 node.resting[vm_id] = _Rest(generation, trio.current_time() + pause, pause)
-            # Also once nothing is under way: `_serve` has to decide whether it is finished with the node.
+            # `_serve` is also called when nothing is under way any longer, because it then decides whether it has
+            # finished with the node.
             if vm_id in node.again or not node.under_way:
                 node.again.discard(vm_id)
                 node.called.set()
@@ -288,8 +294,8 @@ class NetworkWatch:
         releasing = await releasing_of(self._database, vm_id)
         if releasing is None:
             return
-        # Read after `releasing_of`, not before. Each release comes with a new generation; so if the host is up to date
-        # now, it has applied one without every address that was being released then.
+        # Read after `releasing_of`, not before. Each release comes with a new generation. So if the host is up to date
+        # now, it has applied a network without any of the addresses that `releasing_of` returned.
         outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
         if outstanding is not None and outstanding["releasable"]:
             await self._release(node_id, vm_id, releasing)
@@ -308,8 +314,8 @@ class NetworkWatch:
             if self._gateway.is_online(node_id):
                 await self._record_failure(vm_id, spec.generation, "its agent is connected, but gave no answer.")
             raise _NotDone(failure.message) from failure
-        # A host may be ahead (a task brought it a newer one meanwhile), never behind what it was just asked; and a
-        # number beyond belief is a lie that no later generation could overtake.
+        # The host may be ahead of `spec`, since a task may have sent a newer generation meanwhile, but never behind it.
+        # A number beyond `MOST_BELIEVED` is a lie that no later generation could exceed.
         applied = result.generation if isinstance(result, NetworkResult) else None
         if applied is None or not spec.generation <= applied <= MOST_BELIEVED:
             words = f"the host says that it has generation {applied}, and was asked for {spec.generation}."
@@ -342,7 +348,8 @@ class NetworkWatch:
 
         await self._database.transact(write)
         await self._gateway.acknowledge(node_id, operation_id)
-        # An answer without error that left some out: the host still routes or filters them, so they are asked again.
+        # The host has answered without an error but has not released all addresses: it still routes or filters the
+        # rest, so these are asked for again.
         if left := set(releasing.addresses) - set(removed):
             raise _NotDone(f"the host has not released {', '.join(sorted(left))}")
 
@@ -350,7 +357,8 @@ class NetworkWatch:
         try:
             return await self._gateway.perform(node_id, operation_id, operation, timeout=self._intervals.operation)
         except NodeUnavailable:
-            # The next attempt has a new id and the network as it is then: this one must not be done after that.
+            # The next attempt has a new id and sends the network of its own moment. This operation must not be done
+            # after that one.
             await self._gateway.cancel(node_id, operation_id)
             raise
 
@@ -360,7 +368,7 @@ class NetworkWatch:
         async def work(tx: Transaction) -> None:
             failure = await network_failed(tx, vm_id, generation, message)
             if failure is None:
-                return  # Outdated: the machine is gone, or its host has the generation by now.
+                return  # The failure is outdated: the machine is gone, or its host has applied this generation by now.
             await raise_alert(
                 tx,
                 network_alert(vm_id),

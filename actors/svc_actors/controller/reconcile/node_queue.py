@@ -35,7 +35,7 @@ class NodeQueue(Generic[T]):
         return self._waiting.get(node_id)
 
     def put(self, node_id: UUID, what: T) -> None:
-        # A dict keeps the place of a key that is written again: a node keeps its turn however often it is put.
+        # A dict keeps the place of a key that is assigned again, so a node keeps its turn however often it is put.
         self._waiting[node_id] = what
         self._idle.unpark()
 
@@ -49,7 +49,7 @@ class NodeQueue(Generic[T]):
     @asynccontextmanager
     async def next_few(self, most: int) -> AsyncIterator[dict[UUID, T]]:
         """The nodes that have waited longest, at least one; no other worker gets them until the end of the block."""
-        # A loop: of several workers that were woken, another may have taken the node already.
+        # A loop, because several workers may have been woken and another one may have taken the node already.
         while not (few := list(islice((each for each in self._waiting if each not in self._taken), most))):
             await self._idle.park()
         self._taken.update(few)
@@ -57,4 +57,5 @@ class NodeQueue(Generic[T]):
             yield {node_id: self._waiting.pop(node_id) for node_id in few}
         finally:
             self._taken.difference_update(few)
-            self._idle.unpark(count=len(few))  # They may have been put again meanwhile, when no worker could take them.
+            # While these nodes were taken, they may have been put again, and no other worker could take them then.
+            self._idle.unpark(count=len(few))

@@ -55,11 +55,12 @@ from svc_nodeagent.protocol import (
 INVENTORY_TIMEOUT: Final = 60.0
 PREFLIGHT_TIMEOUT: Final = 180.0
 _LOOKS_AT_ONCE: Final = 32
-"""Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
-thousand nodes that leave together do not queue for every connection of the database."""
+"""How many nodes are looked at concurrently; each look is a transaction of the node's actor. Enough that a few locked
+rows do not hold up the other nodes; few enough that a thousand nodes that leave together do not wait for every
+connection of the database."""
 _COMPLAINTS_AT_ONCE: Final = 4
 _MOST_COMPLAINTS: Final = 64
-"""Of a node, that wait to be recorded: more than it may add to the audit in an hour."""
+"""The most complaints about one node that wait to be recorded: more than the node may add to the audit in an hour."""
 log = structlog.get_logger(__name__)
 
 
@@ -77,7 +78,7 @@ def machine_deliverer(system: ActorSystem) -> Deliver:
 
 
 Complaint = tuple[Callable[[Node, str], Awaitable[None]], str]
-"""What the gateway says against a node: a message to its actor, and the reason."""
+"""What the gateway reports against a node: a message to the node's actor, and the reason."""
 NodeCall = Callable[[UUID], None]
 Probe = Callable[[UUID], Awaitable[None]]
 
@@ -87,7 +88,7 @@ async def _no_probe(_: UUID) -> None:
 
 
 Forgettable = Callable[[Sequence[OperationId]], Awaitable[list[OperationId]]]
-"""Of the operations an agent still keeps, those whose outcome no task needs."""
+"""Given the operations that an agent still keeps, returns those whose outcome no task needs."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,13 @@ class Intervals:
     """Seconds."""
 
     grace: float = 30.0
-    """After a start: how long nodes recorded as online have to come back."""
+    """After a start of the controller: how long nodes recorded as online have to come back."""
     look: float = 10.0
     record: float = 60.0
     inventory: float = 600.0
     alert_after: float = 60.0
     look_deadline: float = 5.0
-    """For recording the presence of one node, or what an inventory says of one machine."""
+    """For recording the presence of one node, or what an inventory reports about one machine."""
     inspection_deadline: float = 300.0
     """For one node's inventory, probe and first preflight together, so that no worker is held for ever."""
     workers: int = 16
@@ -155,13 +156,15 @@ class NodeWatch:
     @property
     def hooks(self) -> GatewayHooks:
         def connected(node_id: UUID, hello: Hello) -> None:
-            # Queued, since hooks must not block: its presence for the lookers, its inventory for the inspectors.
+            # Queued, since hooks must not block: the lookers record the node's presence, the inspectors take its
+            # inventory.
             self._looks.put(node_id, hello)
             self._enqueue(node_id, hello)
             self._connected(node_id)
 
         def disconnected(node_id: UUID) -> None:
-            # Keeps a hello that still waits: what it says is recorded even if the node has gone again.
+            # A hello that still waits in the queue is kept: its contents are recorded even if the node has disconnected
+            # again.
             self._looks.put(node_id, self._looks.get(node_id))
 
         def refused(node_id: UUID, reason: str) -> None:
@@ -246,7 +249,7 @@ class NodeWatch:
             async with at_once:
                 await self._look_at(node_id)
 
-        # Only nodes whose record disagrees with the gateway: as a rule none.
+        # Only nodes whose record disagrees with the gateway are read: as a rule none.
         async with trio.open_nursery() as nursery:
             for row in rows:
                 if (row["state"] == "online") != self.gateway.is_online(row["id"]):
@@ -277,7 +280,7 @@ class NodeWatch:
     async def _look_for_ever(self) -> None:
         while True:
             async with self._looks.next() as (node_id, hello):
-                # Back at the end of the queue, with the newest hello: the node's record was locked.
+                # The node's record was locked. The node goes to the end of the queue, with its newest hello.
                 if not await self._look_at(node_id, hello):
                     self._looks.put(node_id, self._looks.get(node_id) or hello)
 
@@ -304,7 +307,8 @@ class NodeWatch:
 
     async def inspect(self, node_id: UUID) -> None:
         """Take an inventory of a node now, record it, and tell its machines. Raises what a query raises."""
-        # Before the question, and by the database's clock: what is heard of a machine while the host answers is newer.
+        # Taken before the host is asked, and from the database's clock: reports about a machine that arrive while the
+        # host answers must count as newer.
         asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")
         self._asked[node_id] = trio.current_time()
         result = await self.gateway.query(node_id, NodeInventory(), timeout=INVENTORY_TIMEOUT)
@@ -319,8 +323,8 @@ class NodeWatch:
     async def _inspect_in_time(self, node_id: UUID, hello: Hello | None) -> None:
         try:
             with trio.move_on_after(self._intervals.inspection_deadline) as late:
-                # The probe after the inventory: what has no record is judged by both, and the inventory is recorded
-                # by then (`orphans`).
+                # The probe comes after the inventory: `orphans` judges machines without a record by both, and the
+                # inventory must be recorded by then.
                 if hello is not None:
                     await self._forget(node_id, hello)
                 await self.inspect(node_id)
@@ -330,16 +334,18 @@ class NodeWatch:
                 log.warning("node.inspection_overdue", node_id=str(node_id))
                 self.recheck(node_id)
         except (NodeUnavailable, OperationFailed) as error:
-            # A node that went offline meanwhile has its own alert; a silent host is one whose agent is connected.
+            # A node that went offline meanwhile gets its own alert. The alert raised here is only for a connected agent
+            # whose host does not answer.
             log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
             if self.gateway.is_online(node_id):
                 await self._raise_silent(node_id, str(error))
         except DomainError as error:
-            # The controller's own failure, not the host's: no alert about the host.
+            # This failure is the controller's, not the host's, so no alert is raised about the host.
             log.warning("node.not_recorded", node_id=str(node_id), error=str(error))
             self.recheck(node_id)
         except Exception:
-            # A defect over one node: the others are inspected, and this one again when its next inventory is due.
+            # A defect in handling this node must not end the inspection of the others. This node is inspected again
+            # when its next inventory is due.
             log.exception("node.inspection_failed", node_id=str(node_id))
 
     async def _forget(self, node_id: UUID, hello: Hello) -> None:
@@ -348,7 +354,8 @@ class NodeWatch:
                 await self.gateway.acknowledge(node_id, operation_id)
 
     async def _first_preflight(self, node_id: UUID) -> None:
-        # Once in a node's life without an order: it may take three minutes, and an administrator repeats it.
+        # The preflight runs without an order only once in a node's life, after its first inventory: it may take three
+        # minutes. Later preflights are ordered by an administrator.
         if await self._database.fetchval("SELECT preflight_at IS NULL FROM nodes WHERE id = $1", node_id):
             operation = NodePreflight(controller_time=datetime.now(UTC))
             result = await self.gateway.query(node_id, operation, timeout=PREFLIGHT_TIMEOUT)
@@ -368,7 +375,8 @@ class NodeWatch:
         try:
             node = await self._database.transact(work)
             if node is not None and node["inventory_at"] is None:
-                self.recheck(node_id)  # It takes no machines before its first inventory.
+                # Without a first inventory the node gets no machines, so it is inspected again soon.
+                self.recheck(node_id)
         except ServiceError as unavailable:
             log.warning("node.alert_not_stored", node_id=str(node_id), error=unavailable.message)
 
@@ -396,7 +404,8 @@ class NodeWatch:
         online = set(self.gateway.online())
         self._asked = {node_id: when for node_id, when in self._asked.items() if node_id in online}
         for node_id in online:
-            # 0.9 to 1.1 of the interval, by the id: nodes that came back together are not asked together for ever.
+            # Due after 0.9 to 1.1 of the interval, depending on the node's id: otherwise nodes that came back together
+            # would be inspected together for ever.
             due = self._intervals.inventory * (0.9 + node_id.int % 1000 / 5000)
             if now - self._asked.get(node_id, -due) >= due:
                 self._enqueue(node_id, None)

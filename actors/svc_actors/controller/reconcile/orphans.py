@@ -46,7 +46,8 @@ FROM (
     UNION ALL SELECT node_id, vm_id, NULL, NULL, NULL, NULL FROM carried_addresses
 ) found WHERE NOT EXISTS (SELECT FROM vms WHERE vms.id = found.vm_id) GROUP BY found.node_id, found.vm_id"""
 
-# A record is missing on its host only once that has been heard.
+# Nodes that have not been heard since the restore are left out: until then it is unknown whether a machine is missing
+# on its host.
 _UNCONFIRMED: Final = """
 SELECT vms.node_id, vms.id AS vm_id, CASE WHEN seen.uuid IS NULL THEN 'missing' ELSE 'differing' END AS kind, vms.name,
        seen.state, vms.vcpus, vms.memory_mib, vms.project_id
@@ -55,7 +56,7 @@ LEFT JOIN observed_domains seen ON seen.node_id = vms.node_id AND seen.vm_id = v
 WHERE vms.unconfirmed AND vms.deleted_at IS NULL AND vms.status <> 'deleting'"""
 
 ORPHANS: Final = f"{_UNKNOWN} UNION ALL {_UNCONFIRMED}"
-"""What an operator has to decide, a row for each machine."""
+"""The machines about which an operator has to decide, one row each."""
 
 _RECORDED: Final = f"""
 SELECT vms.id, vms.deleted_at IS NULL AND vms.node_id = $1 AS here, vms.unconfirmed, {ISOLATED} AS isolated,
@@ -82,7 +83,7 @@ def carried_alert(node_id: UUID) -> str:
 async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequence[ObservedNetwork]) -> None:
     """Compare what this node's host was just seen to have, after its inventory was recorded: confirm what agrees,
     record what is carried without a record, and raise alerts."""
-    # The node's row before those of machines and pools: locks are taken in the order node, machine, pool.
+    # The node's row is locked before the rows of machines and pools: locks are taken in the order node, machine, pool.
     await tx.execute("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id)
     observed = {network.vm_id: network for network in networks}
     recorded = {row["id"]: row for row in await tx.fetch(_RECORDED, node_id, list(observed))}
@@ -94,7 +95,8 @@ async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequ
         if not (row["here"] and row["unconfirmed"]):
             continue
         network = observed.get(vm_id)
-        # An address too many is worse than one too few: another machine may have it in the records.
+        # A machine that carries an address which its record does not have is not confirmed: that is worse than a
+        # missing address, because another machine may have the address in the records.
         extra = _unrecorded(row, network)
         if extra:
             carried[vm_id] = extra
@@ -102,7 +104,8 @@ async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequ
             confirmed.append(vm_id)
     if confirmed:
         await confirm(tx, confirmed)
-    # While a restore is being decided a node may honestly carry most of a pool without a record.
+    # As long as an operator has not decided about the restore, a node may honestly carry most of a pool without a
+    # record.
     restoring = await tx.fetchval(
         "SELECT EXISTS (SELECT FROM alerts WHERE key = $1 AND closed_at IS NULL)", RESTORED_ALERT
     )
@@ -183,7 +186,8 @@ def _agrees(row: Record, network: ObservedNetwork | None) -> bool:
         return not row["domain"] and network is None
     if not row["domain"] or network is None:
         return False
-    # An isolated machine carries nothing by right; which of the two has isolated it, the network watch settles.
+    # An isolated machine must carry no address, so missing ones do not count. If only one of record and host has it
+    # isolated, the network watch settles which is right.
     carried = _networks(network.addresses)
     return row["isolated"] or network.isolated or _networks(row["held"]) <= carried
 

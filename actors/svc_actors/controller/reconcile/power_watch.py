@@ -24,13 +24,13 @@ from svc_actors.store import Database, LoopAlert, keep_repeating
 
 INTERVAL: Final = 2.0
 _AT_ONCE: Final = 16
-"""Machines that are asked at the same time; each is a transaction of its actor. Of all nodes together."""
+"""The most machines, of all nodes together, that are asked at the same time; each is a transaction of its actor."""
 log = structlog.get_logger(__name__)
 
-# One row a machine that awaits a start, with its place in its node's queue. A host that has come back is telling of its
-# machines one after the other: for as long as it does (a machine was heard of within the last second), and ten seconds
-# at most, nothing is started on it, so that the oldest is first. A host bears half as many starts at once as it has
-# processors, two at least and eight at most.
+# One row for each machine that awaits a start, with its place in its node's queue. A host that has come back reports
+# its machines one after the other. As long as it does (a report about a machine came within the last second), but for
+# ten seconds at most, no machine is started on it, so that the oldest one is the first to start. A host gets half as
+# many concurrent starts as it has processors, at least two and at most eight.
 _DUE: Final = f"""
 WITH waiting AS (
     SELECT vms.id, vms.node_id, vms.created_at,

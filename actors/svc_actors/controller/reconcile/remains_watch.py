@@ -23,7 +23,8 @@ from svc_actors.runtime import DomainError
 from svc_actors.store import Database, LoopAlert, keep_repeating
 from svc_nodeagent.protocol import DeleteResult, NodeOperation, OperationId, OperationResult, VmDelete
 
-# Every two seconds, since the machine is neither started nor reachable at its new node before this is done.
+# Every two seconds, because the machine is neither started nor reachable on its new node before its remains are
+# removed.
 LOOK_SECONDS: Final = 2.0
 _REMOVE_SECONDS: Final = 600.0
 _FIRST_PAUSE: Final = 2.0
@@ -62,7 +63,8 @@ class RemainsWatch:
         self._alert = alert
         self._under_way: set[Remains] = set()
         self._resting: dict[Remains, tuple[float, float]] = {}
-        """Until when what has failed is left alone, and for how long after that."""
+        """For remains that could not be removed: the time of the next attempt, and the length of the current pause in
+        seconds."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -94,7 +96,7 @@ class RemainsWatch:
         except (DomainError, OperationFailed) as error:
             log.warning("move.remains_left", node_id=str(left.node_id), vm_id=str(left.vm_id), error=str(error))
         except Exception:
-            # A defect over one machine: the others, and the controller, go on.
+            # A defect in handling this machine must not end the work on the others, or the controller.
             log.exception("move.remains_failed", node_id=str(left.node_id), vm_id=str(left.vm_id))
         finally:
             self._under_way.discard(left)
@@ -113,8 +115,8 @@ class RemainsWatch:
         try:
             result = await self._gateway.perform(left.node_id, operation_id, operation, timeout=_REMOVE_SECONDS)
         except NodeUnavailable:
-            # Asked again, under a new id, while it is due. This one must not be done later: the machine may be back on
-            # that node by then, and it destroys disks.
+            # The removal is asked again, under a new id, as long as it is due. This operation must not be done later:
+            # it destroys disks, and the machine may be back on that node by then.
             await self._gateway.cancel(left.node_id, operation_id)
             raise
         except OperationFailed:

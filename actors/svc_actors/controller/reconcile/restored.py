@@ -23,7 +23,7 @@ from svc_actors.store import Transaction
 from svc_common.errors import ErrorCode
 
 SKIPPED_RELEASES: Final = 10_000
-"""More addresses than are released between two backups, in all likelihood, and some milliseconds."""
+"""In all likelihood more releases than happen between two backups; skipping them takes some milliseconds."""
 
 
 class Past(StrEnum):
@@ -55,8 +55,9 @@ async def record_restoration(tx: Transaction, *, taken_at: datetime, release: st
             await volume_orders.ended(tx, task, ending, known=False)
     await tx.execute("UPDATE vms SET unconfirmed = true WHERE deleted_at IS NULL")
     await tx.execute("UPDATE nodes SET unheard = true WHERE state <> 'pending' AND deleted_at IS NULL")
-    # Nodes may still confirm, by its number, what was released since: no release of now has that number. Drawn, since
-    # the service's role may not set a sequence.
+    # Nodes may still confirm releases that were ordered after the backup, by their numbers. Numbers are skipped, so
+    # that no new release has the number of one of those. They are drawn one by one, since the service's database role
+    # may not set a sequence.
     await tx.fetchval("SELECT max(nextval('releases')) FROM generate_series(1, $1::integer)", SKIPPED_RELEASES)
     await expire_bootstraps(tx)
     await raise_alert(

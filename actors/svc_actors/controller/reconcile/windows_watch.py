@@ -31,7 +31,7 @@ from svc_nodeagent.protocol import (
 )
 
 LOOK_SECONDS: Final = 2.0
-# An installation takes minutes: a machine is asked every 5 s at first, then less and less, up to once a minute.
+# An installation takes minutes: a machine is asked every 5 s at first, then less and less often, down to once a minute.
 _ANSWER_SECONDS: Final = 60.0
 FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
@@ -69,7 +69,8 @@ class WindowsWatch:
         self._alert = alert
         self._under_way: set[UUID] = set()
         self._resting: dict[UUID, tuple[float, float]] = {}
-        """Until when one that has not ended its first boot is left alone, and for how long after that."""
+        """For a machine whose first boot has not ended: the time of the next question, and the length of the current
+        pause in seconds."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -99,7 +100,7 @@ class WindowsWatch:
         except (DomainError, OperationFailed) as error:
             log.info("windows.not_set_up", vm_id=str(machine.vm_id), error=str(error))
         except Exception:
-            # A defect over one machine: the others, and the controller, go on.
+            # A defect in handling this machine must not end the work on the others, or the controller.
             log.exception("windows.setup_failed", vm_id=str(machine.vm_id))
         finally:
             self._under_way.discard(machine.vm_id)
@@ -126,8 +127,8 @@ class WindowsWatch:
         try:
             await self._query(machine.node_id, operation)
         except OperationFailed as failure:
-            # Windows itself has refused the password (its policy, say); it would refuse it again. All else is tried
-            # again with the next round.
+            # With this code Windows itself has refused the password (because of its password policy, for example) and
+            # would refuse it again. After any other failure the next round tries again.
             if failure.code is not FailureCode.HOST:
                 raise
             return failure.message

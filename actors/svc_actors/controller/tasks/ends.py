@@ -18,7 +18,7 @@ from svc_common.errors import ErrorCode, ServiceError
 
 _FIRST_PAUSE: Final = 0.2
 MOST_CRASHES: Final = 3
-"""How often an actor may crash over a task's outcome before the outcome is taken to be the reason."""
+"""How often an actor may crash over a task's outcome before the outcome itself counts as the cause."""
 log = structlog.get_logger(__name__)
 
 
@@ -37,8 +37,9 @@ async def store_end(
     of the controller's own, and if the actor crashes over those too, without the actor. The next inventory settles the
     resource.
     """
-    # Failures 0 to 2: the outcome as it is. 3: words of our own, to the actor. 4: without the actor; a failure of that
-    # is the controller's, and leaves the task open.
+    # After 0 to 2 failures, the actor is asked to store the outcome as it is. After 3, the actor is asked to store an
+    # outcome in words of our own. After 4, that outcome is stored without the actor; if this fails, the controller has
+    # a defect, and the task stays open.
     pause, failures = _FIRST_PAUSE, 0
     while True:
         try:
@@ -46,7 +47,8 @@ async def store_end(
             return ending
         except Exception as error:
             log.warning("task.end_not_stored", task_id=str(task.id), op=task.op, error=str(error))
-            # An outage counts for nothing, however long it is: the same outcome is stored once it is over.
+            # A failure because of an outage is not counted, however long the outage is: the same outcome is stored once
+            # it is over.
             if not may_pass(error):
                 failures += 1
             if failures > MOST_CRASHES + 1:
@@ -57,7 +59,8 @@ async def store_end(
                 "The controller could not record the outcome; its log has the cause.",
                 "The node's next inventory shows its state.",
             )
-        # The answer may have been lost after the commit, or a force-stop has superseded the task.
+        # The task may have ended already: the answer was lost after the commit, or a forced stop has superseded the
+        # task.
         if not await _is_open(database, task):
             return None
         await trio.sleep(pause)

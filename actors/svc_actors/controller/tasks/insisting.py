@@ -27,7 +27,8 @@ async def insist(
         try:
             return await run.perform(operation, step=step if attempt == 1 else f"{step}-{attempt}", span=span)
         except HostRefused as refusal:
-            # The cancellation belongs to an earlier attempt, which was given up before the controller restarted.
+            # A step that is reported as cancelled was cancelled by an earlier attempt, which was given up before the
+            # controller restarted. So this is no refusal, and the step is tried again.
             given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_GIVEN_UP
             if not given_up and final(refusal):
                 raise

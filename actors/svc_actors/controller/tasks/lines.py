@@ -81,7 +81,7 @@ class LineWriter:
         """Write all; returns those that must be written separately."""
         try:
             written = await self._database.transact(partial(log_tasks, lines=[each.line for each in together]))
-        except Exception as error:  # noqa: BLE001 - of any kind: writing each separately finds the line that caused it
+        except Exception as error:  # noqa: BLE001 - of any kind: written separately, the bad line shows itself
             log.warning("task.lines_not_stored", lines=len(together), error=str(error))
             return list(together)
         for each in together:

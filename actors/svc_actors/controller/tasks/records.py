@@ -24,8 +24,8 @@ from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import OperationResult
 
 MOST_LINES: Final = 1_000
-"""Lines of a task's log: a node's progress messages have no limit of their own. The service's own lines (that the task
-was cancelled, how it ended) are added beyond it."""
+"""The most lines of a task's log from its work: the number of a node's progress messages has no limit of its own. The
+service's own lines (that the task was cancelled, how it ended) are added beyond this limit."""
 
 
 class TaskStatus(StrEnum):
@@ -86,9 +86,9 @@ class Task:
     started_at: datetime | None
     ended_at: datetime | None
     deadline_at: datetime | None
-    """None: the task waits for its node, however long that is away."""
+    """None: the task waits for its node without a limit, however long the node is away."""
     request_id: str | None
-    """The request that created the task. This and the next are None in rows from before they were recorded."""
+    """The request that created the task. This and `traceparent` are None in rows that are older than these columns."""
     traceparent: str | None
     """The span that created the task, if it was part of a trace."""
 

@@ -91,7 +91,7 @@ class TaskRun:
         self._uninterrupted = False
         self._last_line: tuple[int | None, str] | None = None
         self._full_at: int | None = None
-        """The progress at which the log was full: lines up to this progress are dropped."""
+        """The progress at which the log became full: lines up to this progress are dropped."""
         self._left_out = 0
         self._started = task.status is TaskStatus.RUNNING
         if task.cancel_requested:
@@ -159,7 +159,8 @@ class TaskRun:
             except HostRefused as refusal:
                 if (
                     refusal.failure is not FailureCode.INTERRUPTED
-                    or self.cancel_requested  # it may have done something, so "cancelled" might be wrong
+                    # A repeat could end as "cancelled", which may be wrong: the first attempt may have had effects.
+                    or self.cancel_requested
                     or not operation.facts.repeatable
                     or attempt == MAX_ATTEMPTS
                 ):
@@ -232,7 +233,8 @@ class TaskRun:
         self._in_operation.add(performed)
         outcome: OperationResult | HostRefused | LostWithNode
         if self.cancel_requested:
-            # Before the operation is sent: a node that never had it must not start it.
+            # The cancellation is passed on before the operation is sent, so that a node that does not have the
+            # operation yet will not start it.
             await self._gateway.cancel(node, performed)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_cancelling, node, performed)

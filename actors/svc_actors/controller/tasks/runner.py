@@ -90,15 +90,16 @@ __all__ = [
 ]
 
 RESUMED_SECONDS: Final = 30.0
-"""The least that a resumed task has, whatever the wall clock says: the outcome may be in its node's journal."""
+"""A resumed task has at least this long, whatever the wall clock says: its outcome may be in its node's journal."""
 
 _FIRST_TAKE_UP: Final = 1.0
 _STARTS_WITHIN: Final = 0.25
-"""Seconds after which a new task is recorded as started, unless its first log line has done so or it has ended: a
-transaction that most tasks do without."""
+"""Seconds after which a new task is recorded as started, unless its first log line has recorded that or the task has
+ended. Most tasks end earlier and need no transaction for their start."""
 _STARTING_AT_ONCE: Final = 16
-"""Tasks that may be recorded as started at the same time. After a restart thousands resume. That each waits for its
-node is not limited; their transactions are, so that they do not take every connection of the database."""
+"""How many tasks may be recorded as started at the same time. After a restart thousands of tasks resume. They may all
+wait for their nodes at once, but their transactions are limited, so that they do not take every connection of the
+database."""
 log = structlog.get_logger(__name__)
 
 Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
@@ -138,7 +139,7 @@ class TaskRunner:
         self._working: dict[UUID, trio.CancelScope] = {}
         self._deadlines: dict[UUID, float] = {}
         self._crashes = Counter[UUID]()
-        """How often an actor has crashed over the work of a task that is still open."""
+        """How often an actor has crashed during the work of a task, for tasks that are still open."""
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._left_open = trio.Event()
@@ -190,7 +191,8 @@ class TaskRunner:
             cancel_interval=self._cancel_interval,
         )
         self.begun += 1
-        # In the runner's own context: what the handler that ordered this has in its context is not the work's.
+        # Started in the runner's own context: context variables of the handler that ordered the task do not apply to
+        # the work.
         host = partial(self._host, run, new=new)
         self._context.run(partial(self._nursery.start_soon, host, name=f"task {task.op} {task.id}"))
         if new:
@@ -202,7 +204,7 @@ class TaskRunner:
             try:
                 await run.start()
             except DomainError as error:
-                # The work goes on: its next line, or its end, records the start as well.
+                # The work continues: its next log line, or its end, records the start as well.
                 log.warning("task.start_not_stored", task_id=str(run.task.id), op=run.task.op, error=str(error))
 
     async def drain(self, deadline: float) -> None:
@@ -212,7 +214,8 @@ class TaskRunner:
         of actors, so this comes before the drain of the actor system, which takes no messages from outside.
         """
         self._draining = True
-        # `_working` covers the work alone, not `store_end` after it: what has an outcome goes on to be stored.
+        # `_working` has the scope of the work alone, not of `store_end` after it: an outcome that is known is still
+        # stored.
         for working in self._working.values():
             working.cancel()
         with trio.move_on_after(deadline):
@@ -255,7 +258,8 @@ class TaskRunner:
         if run is not None:
             run.request_cancel()
         else:
-            # Left open, and waiting for the next round: taken up now, with `cancel_requested`, so that it ends.
+            # The task was left open and waits for the next round. It is resumed now, with `cancel_requested` set, so
+            # that it ends.
             self._resume(task)
         return task
 
@@ -272,7 +276,7 @@ class TaskRunner:
             try:
                 by_task.setdefault(UUID(kept.split(":", 1)[0]), []).append(kept)
             except ValueError:
-                continue  # Not a task's: the watch that made the id acknowledges it.
+                continue  # The id is not that of a task's operation but of a watch, which acknowledges it.
         rows = await self.database.fetch(
             "SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND status NOT IN ('queued', 'running')", list(by_task)
         )
@@ -283,8 +287,8 @@ class TaskRunner:
         if task.id not in self._deadlines:
             if task.deadline_at is None:
                 return math.inf
-            # At least the time to hear the node's journal, also if the controller was away past the deadline; at most
-            # the whole lifetime, in case the wall clock was set back.
+            # At least long enough to read the node's journal, even if the controller was away until after the deadline.
+            # At most the whole lifetime, in case the wall clock was set back.
             lifetime = (task.deadline_at - task.created_at).total_seconds()
             left = (task.deadline_at - datetime.now(UTC)).total_seconds()
             remaining = min(max(left, RESUMED_SECONDS), lifetime)
@@ -292,7 +296,7 @@ class TaskRunner:
         return self._deadlines[task.id]
 
     async def _sweep(self) -> None:
-        # Younger ones may have been committed a moment ago, and are about to be started.
+        # Younger tasks are left out: they may have just been committed and are about to be started.
         for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
             self._resume(task)
 
@@ -336,8 +340,9 @@ class TaskRunner:
         try:
             with trio.CancelScope() as self._working[run.task.id]:
                 ending = await self._work(run, new=new)
-            # Outside of the scope that `drain` cancels. First the end is stored, then the agent may forget its outcome.
-            # After a crash in between, the agent names the operation in its next hello, and `forgettable` finds it.
+            # This is outside the scope that `drain` cancels. The end is stored first; only then may the agent forget
+            # the outcome. If the controller crashes in between, the agent's next hello names the operation, and
+            # `forgettable` finds it.
             if ending is not None:
                 await self._close_log(run)
                 ending = await store_end(self.database, run.task, ending, self._end, longest_pause=self._sweep_interval)
@@ -348,11 +353,11 @@ class TaskRunner:
             self._deadlines.pop(run.task.id, None)
             self._crashes.pop(run.task.id, None)
         except DomainError as error:
-            # The database or an actor was not available: the task stays open, and is taken up again.
+            # The database or an actor was unavailable: the task stays open and is resumed later.
             self._left_open.set()
             log.warning("task.left_open", task_id=str(run.task.id), op=run.task.op, error=str(error))
         except Exception:
-            # A defect in one task's work must not end the others; the sweep takes it up as well.
+            # A defect in one task's work must not end the others. The sweep resumes this task, too.
             log.exception("task.left_open", task_id=str(run.task.id), op=run.task.op)
         finally:
             del self._working[run.task.id]
@@ -381,7 +386,7 @@ class TaskRunner:
         handler = self._handlers.get(run.task.op)
         if handler is None:
             return failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
-        # Cancelled while it was left open, or before a restart.
+        # The task was cancelled while it was left open, or before a restart.
         if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
             return Ending(TaskStatus.CANCELLED, "Cancelled before it was started.")
         if not new:
@@ -391,19 +396,22 @@ class TaskRunner:
                 return None
             run.resume(started)
         ending: Ending | None = None
-        # Two ways to be cut short: the deadline, and `run.scope`, which a cancellation and `abandon` cancel.
+        # The work can be cut short in two ways: by the deadline, or through `run.scope`, which a cancellation and
+        # `abandon` cancel.
         with trio.move_on_after(run.remaining) as overdue, run.scope:
             ending = await self._attempt(handler, run)
         if ending is not None:
             return ending
-        # A live migration lifts its deadline once the record names the target; this run still had the old one.
+        # A live migration lifts its task's deadline once the record names the target; this run still had the old
+        # deadline.
         if overdue.cancelled_caught and await self._deadline_was_lifted(run.task):
             self._left_open.set()
-            return None  # Taken up again, without a deadline.
+            return None  # The task stays open and is resumed without a deadline.
         await run.withdraw()
         if overdue.cancelled_caught:
             return failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
-        # Cut short by a cancellation; or abandoned, and then another transaction has written the end.
+        # The work was cut short either by a cancellation, or by `abandon`: then another transaction has written the
+        # end.
         return Ending(TaskStatus.CANCELLED, "Cancelled.") if run.cancel_requested else None
 
     async def _deadline_was_lifted(self, task: Task) -> bool:
@@ -417,14 +425,16 @@ class TaskRunner:
             if isinstance(error, HostRefused) and error.failure is FailureCode.CANCELLED:
                 return Ending(TaskStatus.CANCELLED, "Cancelled.")
             if error.code is ErrorCode.UNAVAILABLE and not isinstance(error, TaskFailed):
-                raise  # The controller's own (its database, an actor), not the host's: repeated until the deadline.
+                # This failure is the controller's (its database, an actor), not the host's: it is repeated until the
+                # deadline.
+                raise
             return failed(error.code, error.message, error.hint)
         except ActorCrashed as crash:
-            # A handler that was overdue: the database was slow, and a repeat may succeed.
+            # The actor's handler exceeded its deadline because the database was slow, so a repeat may succeed.
             if may_pass(crash):
                 raise
-            # What the node said may be what no actor can handle, and a repeat would say the same: after three crashes
-            # the task fails, before they make the actor refuse the orders of others.
+            # The node's report may be one that no actor can handle, and a repeat would report the same. So after three
+            # crashes the task fails, before the crashes make the actor refuse other callers' orders.
             self._crashes[run.task.id] += 1
             if self._crashes[run.task.id] < MOST_CRASHES:
                 raise
@@ -433,7 +443,7 @@ class TaskRunner:
         except DomainError:
             raise
         except Exception:
-            # A defect in the work: a repeat would meet it again, so the task ends here, and others go on.
+            # A repeat would meet the same defect, so the task ends here. Other tasks go on.
             log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
             return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log has the cause.")
         return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)

@@ -9,7 +9,7 @@ from typing import NewType
 Period = NewType("Period", str)
 
 Clock = Callable[[], datetime]
-"""The wall clock, as aware datetimes; only the controller's clock decides which month it is."""
+"""Returns the wall-clock time as an aware datetime. Only the controller's clock decides which month it is."""
 
 
 def utc_now() -> datetime:

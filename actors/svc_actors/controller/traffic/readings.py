@@ -24,7 +24,7 @@ from svc_actors.store import Queryable, Record, Transaction
 from svc_nodeagent.protocol import TrafficReading
 
 HISTORY_MONTHS: Final = 12
-"""How far bandwidth history reaches (specification, Limits)."""
+"""How many months back the bandwidth history reaches (specification, Limits)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ MONTHS: Final = """
 SELECT vm_id, period, sum(received)::numeric AS received, sum(sent)::numeric AS sent, sum(samples)::numeric AS samples,
        (sum(resets) + count(*) - 1)::numeric AS resets, min(first_at) AS first_at
 FROM traffic_readings"""
-"""Figures by machine and month, to be followed by WHERE and `GROUP BY vm_id, period`. Each further ledger counts as a
+"""Figures by machine and month; WHERE and `GROUP BY vm_id, period` have to be added. Each further ledger counts as a
 reset."""
 
 
@@ -69,13 +69,14 @@ async def months_of(queryable: Queryable, vm_id: UUID, last: Period, count: int 
 
 
 MOST_LEDGERS: Final = 32
-"""Per machine, month and node: an agent starts a new ledger if its file was lost, and each one is a row."""
+"""The most ledgers per machine, month and node: an agent starts a new ledger if its file was lost, and each ledger is a
+row."""
 LINK_MBPS: Final = 100_000
-"""The highest believable rate of a machine without a limit of its own: no host has a faster link."""
+"""The highest rate that is believed of a machine without a limit of its own: no host has a faster link."""
 _SKEW: Final = timedelta(hours=1)
-"""Allowed difference of clocks, added to the time that a machine was on the node."""
+"""Clocks may differ by this much; it is added to the time that a machine was on the node."""
 _HEADERS: Final = 1.1
-"""Counted bytes per byte of the rate: frames have headers that some rate limits do not count."""
+"""Counted bytes per byte of the rate limit: frames have headers that some rate limits do not count."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class _Stay:
     most_mbps: int
 
     def may_count(self, period: str, now: datetime) -> bool:
-        # A month early: the node's clock may be behind, or the controller's was ahead when the machine was created.
+        # Figures from a month before `since` are accepted: the node's clock may be behind, or the controller's clock
+        # was ahead when the machine was created.
         last = next_period(period_of(now)) if self.until is None else period_of(self.until)
         return shifted(period_of(self.since), -1) <= period <= last
 

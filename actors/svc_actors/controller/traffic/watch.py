@@ -127,7 +127,7 @@ class TrafficWatch:
         except ServiceError as error:
             log.warning("traffic.not_recorded", node_id=str(node_id), error=error.message)
         except Exception:
-            # A defect with one node's answer must not end the watch, and the controller with it.
+            # A defect in handling one node's answer must not end the watch, or the controller.
             log.exception("traffic.ask_failed", node_id=str(node_id))
         finally:
             self._being_asked.discard(node_id)

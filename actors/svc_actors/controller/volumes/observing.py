@@ -44,17 +44,19 @@ from svc_nodeagent.protocol import MOST_VOLUMES, InventoryResult, KeptDisk, Obse
 _GIB: Final = 1024**3
 log = structlog.get_logger(__name__)
 MOST_FOUND: Final = 256
-"""Volumes and kept disks without a project that are recorded per node. Giving some to a project makes room."""
+"""The most volumes and kept disks without a project that are recorded per node. Assigning some to a project makes room
+for others."""
 MOST_TOLD_ALONE: Final = 10
-"""Up to this many lost volumes of a node have an alert each, which their owners see."""
+"""Up to this many lost volumes of a node get an alert each, which their owners see."""
 ALONE_AGAIN: Final = 5
-"""Once there is a common alert, the number of lost volumes must fall to this for separate ones: hysteresis against
-flapping."""
+"""Once a node's lost volumes have a common alert, their number must fall to this before they get separate alerts again:
+hysteresis against flapping."""
 _MOST_NAMED: Final = 5
 _MOST_GIB: Final = 2**20
 """Larger than any file system; sums of such sizes still fit into a column."""
 
-# All volumes that the inventory can concern. `decided`: decided since the inventory was requested, or by an open task.
+# All volumes that the inventory can concern. `decided`: an order has changed the volume since the inventory was
+# requested, or an open task is about to.
 _RECORDED: Final = """
 SELECT volumes.*, volumes.changed_at > $3 OR EXISTS (
            SELECT FROM tasks WHERE status IN ('queued', 'running')
@@ -202,7 +204,7 @@ SELECT said.*, vms.project_id, said.vm_id IS NULL AS nobodys
 FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::integer[]) AS said (id, vm_id, index, gib)
 LEFT JOIN vms ON vms.id = said.vm_id AND vms.node_id = $1 AND vms.deleted_at IS NULL
 WHERE said.vm_id IS NULL OR vms.id IS NOT NULL"""
-"""Found volumes, without those of machines that are not on the node."""
+"""The found volumes and the project of each one's machine, without volumes of machines that are not on the node."""
 
 
 async def _record_kept(tx: Transaction, node_id: UUID, disks: Sequence[KeptDisk]) -> list[str]:

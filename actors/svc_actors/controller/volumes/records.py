@@ -25,11 +25,12 @@ from svc_nodeagent.protocol import MOST_VOLUMES, DiskSpec, volume_serial
 
 MOST: Final = 10
 MOST_GIB: Final = 500
-"""The default limit of a project."""
+"""The default limit of a project, in GiB."""
 MOST_KEPT: Final = 16
-"""Kept disks of a deleted machine that become volumes, whatever its node reports: as many as a machine has disks."""
+"""The most kept disks of a deleted machine that become volumes, whatever its node reports: as many as a machine can
+have."""
 SPEAKS: Final = 5
-"""The first version of the node protocol with volumes."""
+"""The first version of the node protocol that has volumes."""
 
 _TEXTS: Final = {
     VolumeOrder.ATTACH: "attached",
@@ -53,7 +54,7 @@ class VolumeRow:
     kept_name: str | None
     made: bool
     ordered_gib: int
-    """The size that counts towards its project's limit: 0 for a volume known only from its node's report."""
+    """The size that counts towards the project's limit: 0 for a volume that is known only from its node's report."""
 
     @property
     def target(self) -> Target:
