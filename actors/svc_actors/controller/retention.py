@@ -1,7 +1,7 @@
 """Retention: removes old tasks and their logs, samples of nodes, deleted machines and traffic.
 
-Everything is removed in batches that block no one (`svc_actors.store.removal`). Rows that are still referred to stay: a
-deleted machine as long as it holds an address, has a backup, or has figures of a month that is kept.
+Everything is removed in batches that block no one (`svc_actors.store.removal`). Rows that other rows refer to stay: a
+deleted machine is kept as long as it holds an address, has a backup, or has figures of a month that is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def remove_old_tasks(database: Database, keep: timedelta) -> int:
 
 
 async def remove_old_samples(database: Database, keep: timedelta) -> int:
-    """Remove hourly samples of nodes. Searched node by node, since their key starts with the node."""
+    """Remove hourly samples of nodes. They are searched node by node, because their key starts with the node."""
     removed = 0
     for node in await database.fetch("SELECT id FROM nodes"):
         removed += await remove_rows(

@@ -39,7 +39,7 @@ async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> 
 async def update(
     tx: Transaction, endpoint_id: UUID, *, url: str | None, least: Severity | None, enabled: bool | None
 ) -> None:
-    """As `endpoints.update`; failures before the receiver is enabled no longer count. Raises `not_found`."""
+    """As `endpoints.update`; once the receiver is enabled, earlier failures no longer count. Raises `not_found`."""
     await endpoints.update(
         tx,
         endpoint_id,

@@ -2,8 +2,8 @@
 
 `vms.copies_until` is set at the deletion; an administrator may bring it forward. Each place that was used for copies of
 the machine has a row in `machine_backup_stores` until its node has reported that it holds nothing of the machine. With
-the last row `copies_until` is cleared. So removals that are due are found again after any crash. The remains of a
-machine without a complete copy are useless, and are due at once.
+the last row `copies_until` is cleared. So removals that are due are found again after any crash. If the machine has no
+complete copy, what lies at the target is useless and due for removal at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT_AFTER_DELETION: Final = timedelta(days=30)
 
 
 async def keep_for_a_while(tx: Transaction, vm_id: UUID) -> None:
-    """The machine is deleted: set the end of its copies, complete or not."""
+    """The machine is deleted: set the time until which its copies, complete or not, are kept."""
     await tx.execute(
         """UPDATE vms SET copies_until = now() + CASE
                WHEN EXISTS (SELECT FROM machine_backups WHERE vm_id = $1 AND removed_at IS NULL) THEN $2::interval
@@ -55,7 +55,7 @@ async def is_due(tx: Transaction, vm_id: UUID) -> bool:
 
 
 async def forget(tx: Transaction, vm_id: UUID, at: BackupLocation) -> None:
-    """Delete the records of the machine's copies there."""
+    """Delete the records of the machine's copies at this place."""
     there = "vm_id = $1 AND CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END"
     await tx.execute(f"DELETE FROM machine_backups WHERE {there}", vm_id, at.node_id, at.target_id)
     await tx.execute(f"DELETE FROM machine_backup_stores WHERE {there}", vm_id, at.node_id, at.target_id)

@@ -1,6 +1,6 @@
-"""Orders about a machine's backup copies: decides whether to accept each, and computes the parameters of its task.
-
-Each runs in the transaction of the Machine actor, which has locked the machine's row and creates the task.
+"""Orders about a machine's backup copies: decides whether to accept each order, and computes the parameters of its
+task. Each function runs in the transaction of the Machine actor, which has locked the machine's row and creates the
+task.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> d
 async def start_removal(
     tx: Transaction, caller: Caller, vm: MachineRow, at: BackupLocation
 ) -> dict[str, object] | None:
-    """Remove a deleted machine's copies there. None if that is not due, or if the node is lost or was removed: the
-    storage mounted on it keeps its copies, and the audit says so. Raises not_ready."""
+    """Remove a deleted machine's copies at one place. Returns None if their removal is not due, or if the node is lost
+    or was removed: then the storage mounted on the node keeps the copies, and the audit says so. Raises not_ready."""
     if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
         return None
     await require_idle(tx, vm.id)
@@ -75,8 +75,8 @@ async def start_removal(
 async def start_forgetting(
     tx: Transaction, caller: Caller, vm: MachineRow, at: BackupLocation
 ) -> dict[str, object] | None:
-    """Remove superseded copies at a place that the machine is no longer copied to. None if there are none, or if the
-    node is lost or was removed, as in `start_removal`. Raises not_ready."""
+    """Remove superseded copies at a place to which the machine is no longer copied. Returns None if there are none, or
+    if the node is lost or was removed, as in `start_removal`. Raises not_ready."""
     copies = await superseded_at(tx, vm.id, at)
     if not copies or await is_held(tx, vm.id):
         return None
@@ -90,7 +90,7 @@ async def start_forgetting(
 
 
 async def _gone(tx: Transaction, at: BackupLocation) -> str | None:
-    """The node's name, if the copies lie at storage mounted on it and it was declared lost or removed."""
+    """The name of the copies' node, if they lie at storage mounted on that node and it was declared lost or removed."""
     if at.target_id is not None:
         return None
     name: str | None = await tx.fetchval(

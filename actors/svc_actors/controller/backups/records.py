@@ -112,14 +112,14 @@ FORGET: Final = "forget"
 
 
 def place_of_task(task: Task) -> BackupLocation:
-    """The place of the copies that a task works on."""
+    """The place of the copies with which a task works."""
     told = task.parameters.get("target_id")
     return BackupLocation(task.node_id, UUID(told) if told is not None else None)
 
 
 async def to_forget(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tuple[UUID, ...]:
-    """What to remove there once another copy is complete: the copies that it supersedes, the oldest first, and the
-    remains of attempts that failed or were cancelled since the last complete copy."""
+    """The copies to remove at this place once another copy is complete: those that the new copy supersedes, the oldest
+    first, and the remains of attempts that failed or were cancelled since the last complete copy."""
     superseded = await _superseded(queryable, vm_id, more=1)
     cut_short = await queryable.fetch(
         f"""SELECT id FROM (
@@ -140,7 +140,7 @@ async def to_forget(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tu
 
 
 async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[Record]:
-    """The copies, each with its node and target, that the policy no longer retains once there are `more` further ones;
+    """The copies that the policy no longer keeps once there are `more` further copies, each with its node and target;
     the oldest first."""
     plan_id = await queryable.fetchval("SELECT plan_id FROM vms WHERE id = $1", vm_id)
     policy = await policy_of_plan(queryable, plan_id)
@@ -165,22 +165,22 @@ async def copied_state(queryable: Queryable, copy_id: UUID) -> str | None:
 
 
 def of_system(disks: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
-    """The disks that are not volumes: another machine is created from these."""
+    """The machine's own disks, without volumes: another machine is created from these."""
     return tuple(disk for disk in disks if disk.volume_id is None)
 
 
 @dataclass(frozen=True)
 class Held:
-    """A copy that a machine is created from, and the machine that was copied."""
+    """A copy from which another machine is created, and the machine that was copied."""
 
     source_id: UUID
     copy_id: UUID
 
 
 async def hold_copy(tx: Transaction, held: Held) -> None:
-    """Reserve the copy. The caller's transaction creates the task that makes a machine from it, with both ids in its
-    parameters: until that task has ended, nothing is written to or removed from the repository of the copy. Raises
-    not_found, not_ready."""
+    """Reserve the copy. The caller's transaction creates the task that creates a machine from the copy, with both ids
+    in its parameters: until that task has ended, nothing is written to or removed from the repository of the copy.
+    Raises not_found, not_ready."""
     await tx.execute("SELECT FROM vms WHERE id = $1 FOR NO KEY UPDATE", held.source_id)
     await copied_disks(tx, held.source_id, held.copy_id)
     if await tx.fetchval(
@@ -214,7 +214,7 @@ async def require_not_held(queryable: Queryable, vm_id: UUID) -> None:
 
 
 async def place_of_copy(queryable: Queryable, copy_id: UUID) -> BackupLocation:
-    """The node that made the copy, and the target it lies at."""
+    """The node that made the copy, and the target at which the copy lies."""
     row = await queryable.fetchone("SELECT node_id, target_id FROM machine_backups WHERE id = $1", copy_id)
     return BackupLocation(row["node_id"], row["target_id"])
 
@@ -231,7 +231,7 @@ async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
 
 
 async def note_store(tx: Transaction, vm_id: UUID, at: BackupLocation) -> None:
-    """The node is asked for a copy: from now on data of the machine may lie there."""
+    """Record, when the node is asked for a copy, that data of the machine may lie at this place from now on."""
     await tx.execute(
         "INSERT INTO machine_backup_stores (vm_id, node_id, target_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
         vm_id,
@@ -241,7 +241,8 @@ async def note_store(tx: Transaction, vm_id: UUID, at: BackupLocation) -> None:
 
 
 async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """Record a complete copy and those that the node has removed after it; or raise the alert of a missing backup."""
+    """Record a complete copy, and the older ones that the node has removed after completing it. If the backup failed,
+    raise the alert of a missing backup."""
     at = place_of_task(task)
     match ending.result:
         case BackupResult() as result:
@@ -286,8 +287,8 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
 
 
 async def superseded_at(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tuple[UUID, ...]:
-    """Superseded copies to remove at a place that the machine is no longer copied to: its former node has another
-    target, or its node has changed the target."""
+    """Superseded copies to remove at a place to which the machine is no longer copied: the machine has moved from a
+    node with another target, or its node has changed the target."""
     rows = await queryable.fetch(
         f"""SELECT id FROM {COPIES} AND vm_id = $1 AND {_THERE} AND superseded_at IS NOT NULL
             ORDER BY id LIMIT $4""",
@@ -320,8 +321,8 @@ async def forgetting_ended(tx: Transaction, vm: MachineRow, task: Task, ending: 
 
 
 async def _tell_lost(tx: Transaction, vm: MachineRow, *, lost: bool) -> None:
-    """Open the alert about lost data, or close it: once the copies that need the data are superseded, a check of the
-    target finds no loss."""
+    """Open or close the alert about lost data. It closes once the copies that need the lost data are superseded: a
+    check of the target then finds no loss."""
     if not lost:
         await close_alert(tx, loss_alert(vm.id))
         return

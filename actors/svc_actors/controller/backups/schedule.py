@@ -1,8 +1,8 @@
 """When a machine's backup is due: pure rules, no clock and no database.
 
-A plan names an hour of UTC, and a machine's run starts at a moment of that hour that is computed from its id: the
-machines of one plan are spread over the hour, and each has the same moment every time. The last run that fell into an
-outage is made up for, as soon as it can be; those before it are not.
+A plan names an hour of UTC, and each machine's run starts at a moment within that hour which is computed from the
+machine's id: so a plan's machines are spread over the hour, and each has the same moment every time. After an outage,
+the last run that was missed is made up for as soon as possible; the runs before it are not.
 
 UTC and not the operator's time zone: an hour that a zone skips or repeats would drop a run or make two.
 """
@@ -28,8 +28,8 @@ class BackupSchedule(StrEnum):
 
 @dataclass(frozen=True)
 class BackupPolicy:
-    """`hour` is of UTC; `weekday` is for weekly ones, 0 is Sunday. `keep`: complete copies, 0 for all. 1 is a
-    ValueError: a policy keeps at least one other copy while the newest is being made."""
+    """`hour` is of UTC. `weekday` is for weekly backups; 0 is Sunday. `keep`: how many complete copies to keep, 0 for
+    all. 1 is a ValueError: at least one other copy must be kept while the newest is being made."""
 
     schedule: BackupSchedule = BackupSchedule.OFF
     hour: int = 0
@@ -50,8 +50,9 @@ class BackupPolicy:
 
 
 def next_due(policy: BackupPolicy, vm_id: UUID, *, done: datetime | None, since: datetime, now: datetime) -> datetime:
-    """When the machine's next run is due; in the past, it is overdue since then. `done`: when its last complete copy
-    was started. `since`: from when on the policy asks for copies of this machine. The policy has a schedule."""
+    """When the machine's next run is due; a time in the past means that the run is overdue since then. `done`: when its
+    last complete copy was started. `since`: the time since when the policy asks for copies of this machine. The policy
+    must have a schedule."""
     # `done` is the time at which the copy was started, not when it was complete: a copy started before a run was due
     # and completed after it does not count for that run.
     last = _last_run(policy, vm_id, now)
@@ -59,7 +60,7 @@ def next_due(policy: BackupPolicy, vm_id: UUID, *, done: datetime | None, since:
 
 
 def own_seconds(vm_id: UUID) -> timedelta:
-    """How far into the hour of its plan the machine's moment is; `watch._OVERDUE` has it in SQL."""
+    """How far into the plan's hour the machine's moment is; `watch._OVERDUE` has the same computation in SQL."""
     # The last 32 bits of the id, which are random.
     return timedelta(seconds=vm_id.int % 2**32 % _HOUR_SECONDS)
 

@@ -1,8 +1,9 @@
 """Backup targets of machines that are not on a node: SFTP servers and S3 buckets, and which nodes use them.
 
-A target's credentials are sealed here. For a bucket with an STS, a node gets temporary keys with each operation, which
-open one machine's copies (`temporary_keys`). For other targets it gets the target's own key, which opens the copies of
-all machines; the target shows that as `KeyMode.SHARED`. A node without a target copies to storage mounted on it.
+A target's credentials are sealed here. For a bucket with an STS, a node gets temporary keys with each operation, and
+these open one machine's copies only (`temporary_keys`). For other targets it gets the target's own key, which opens the
+copies of all machines; the target shows that as `KeyMode.SHARED`. A node without a target copies to storage mounted on
+it.
 
 Why: docs/decisions/0031-machine-backup-targets.md.
 """
@@ -35,8 +36,8 @@ from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
 
 
 class MachineBucketSettings(BucketSettings):
-    """`sts`: the address of its security token service; nodes get the bucket's own key where there is none. `role`: as
-    of `temporary_keys.Sts`."""
+    """`sts`: the address of the bucket's security token service; without one, nodes get the bucket's own key. `role`:
+    as in `temporary_keys.Sts`."""
 
     sts: str | None = None
     role: str | None = None
@@ -86,7 +87,8 @@ class TargetRow(TargetOf[RemoteSettings]):
 
 @dataclass(frozen=True)
 class Use:
-    """The users of a target: one node, the nodes of a location, or, if both are None, all nodes without another one."""
+    """The users of a target: one node, the nodes of a location, or, if both are None, every node for which no other
+    target is set."""
 
     node_id: UUID | None = None
     location_id: UUID | None = None
@@ -145,7 +147,7 @@ async def unuse_target(tx: Transaction, use: Use) -> None:
 
 
 async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | None:
-    """None: the storage mounted on the node."""
+    """The target of the node; None if it copies to the storage mounted on it."""
     target_id: UUID | None = await queryable.fetchval(
         """SELECT target_id FROM machine_backup_target_uses uses
            WHERE node_id = $1 OR location_id = (SELECT location_id FROM nodes WHERE id = $1)

@@ -1,15 +1,15 @@
 """Temporary keys of a bucket for one operation of one node, from the target's STS, for one machine's copies alone.
 
-An attacker who has taken over a hypervisor goes for the backups first. The target's own key opens the copies of all
-machines, so it stays here. A node gets a key that opens `<bucket>/<prefix>/<vm_id>/` alone, is read-only if the
-operation only reads, and ends with the operation's deadline. The policy is part of the request, and the STS takes from
-the target's key (or role) everything that the policy does not name.
+An attacker who has taken over a hypervisor tries to destroy the backups first. The target's own key opens the copies of
+all machines, so it stays in the controller. A node gets a key that opens only `<bucket>/<prefix>/<vm_id>/`, is
+read-only if the operation only reads, and expires at the operation's deadline. The request contains a policy, and the
+keys that the STS issues have only those permissions of the target's key (or role) that the policy names.
 
-Rejected: giving nodes the target's key, as it was at first. Root of one node could remove the backups of all machines.
-Targets without an STS still work so, and are marked as shared. Nor does the controller sign each request: restic speaks
-S3 by itself, and a proxy would carry every byte of every backup.
+Rejected: giving nodes the target's key, as at first: root on one node could remove the backups of all machines. Targets
+without an STS still work this way, and are marked as shared. Also rejected: having the controller sign each request.
+restic speaks S3 itself, so the controller would be a proxy for every byte of every backup.
 
-Keys end with the operation's deadline and not with the operation, since an STS takes nothing back.
+Keys expire at the operation's deadline and not at its end, because an STS cannot revoke keys that it has issued.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 
 
 class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
-    """The STS gave no keys; the text says why. `passing`: it did not answer, or had a fault of its own, so asking again
-    may help. A task that asks while its node is at work must not fail for that."""
+    """The STS issued no keys; the text says why. `passing`: the STS did not answer, or has a fault of its own, so
+    asking again may help. A task that resumes, and asks while its node is still at work, must not fail because of such
+    a failure."""
 
     def __init__(self, said: str, *, passing: bool = False) -> None:
         super().__init__(said)
@@ -53,7 +54,8 @@ class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Need:
-    """What one operation needs: the machine whose copies it works with, whether it only reads, and its seconds."""
+    """What one operation needs: the machine whose copies it works with, whether it only reads, and its duration in
+    seconds."""
 
     vm_id: UUID
     reads_only: bool
@@ -61,14 +63,14 @@ class Need:
 
 
 def need_of(facts: Facts, vm_id: UUID, *, reads_only: bool = False) -> Need:
-    """`facts`: the operation's; `vm_id`: the machine whose copies it works with."""
+    """`facts`: those of the operation; `vm_id`: the machine whose copies it works with."""
     return Need(vm_id, reads_only, facts.task_seconds or _LEAST_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sts:
-    """Where a target's temporary keys come from. `role`: the role to assume; None: `GetFederationToken` of the account
-    that the key belongs to."""
+    """The STS from which a target's temporary keys come. `role`: the role to assume; None: `GetFederationToken` of the
+    account to which the key belongs."""
 
     endpoint: str
     region: str
@@ -76,7 +78,8 @@ class Sts:
 
 
 def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
-    """What the keys permit, and nothing else. The region of the bucket is no secret, and restic asks for it."""
+    """The policy of the keys, which permits only what the operation needs. It also permits reading the bucket's region,
+    which is no secret and for which restic asks."""
     # `whole` and a slash are added below, so the policy covers this folder and not every key that starts with the
     # machine's id.
     folder = "/".join(part for part in (prefix, str(need.vm_id)) if part)
@@ -103,8 +106,8 @@ def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
 
 
 def open_client() -> httpx.AsyncClient:
-    """A client of its own, not `outbound`, which refuses private addresses: an administrator names the STS, and it is
-    mostly in the network of the nodes. No redirects: the signed request must not go elsewhere."""
+    """A client of its own and not `outbound`, which refuses private addresses: an administrator configures the STS, and
+    it is usually in the network of the nodes. It follows no redirects, so that the signed request goes nowhere else."""
     return httpx.AsyncClient(timeout=_ASK_SECONDS, follow_redirects=False, trust_env=False)
 
 

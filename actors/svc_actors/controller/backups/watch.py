@@ -1,11 +1,13 @@
 """The watch that starts machines' backups when they are due.
 
-Level-triggered: each round reads from the records what is due, so a run missed in an outage of the controller or the
-node is made up for. One backup at a time on a node, the longest overdue first. A machine whose last attempt failed is
-tried again after an hour. The machine's actor starts the backup, under the lock of its row.
+Level-triggered: each round reads from the records what is due, so a run that was missed in an outage of the controller
+or the node is made up for. A node makes one backup at a time, that of the machine which is overdue longest first. A
+machine whose last attempt failed is tried again after an hour. The machine's actor starts the backup, under the lock of
+its row.
 
-Rejected: reading every scheduled machine and judging each in Python. At 100,000 machines that kept the controller busy
-for 0.8 s twice a minute; an index now holds what is overdue together, and PostgreSQL gives one machine a node.
+Rejected: reading every scheduled machine and judging each in Python. With 100,000 machines this kept the controller
+busy for 0.8 s twice a minute. Now an index holds the overdue machines next to each other, and PostgreSQL returns one
+machine for each node.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ async def run_due(database: Database, actors: ActorSystem) -> None:
 
 
 async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
-    """Start what is due and can be started, and raise alerts about what is late."""
+    """Start the backups that are due and can be started, and raise alerts about those that are late."""
     waiting: list[tuple[datetime, UUID, UUID]] = []
     for plan in await database.fetch("SELECT * FROM plan_backups"):
         policy = as_policy(plan)
@@ -145,8 +147,9 @@ async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
 
 
 async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> None:
-    """Start removing the copies of machines that were deleted long enough ago, or whose copies are to go now, and those
-    that a later copy has superseded on another node. Each node that has some is asked, one at a time a machine."""
+    """Start removing copies: those of machines that were deleted long enough ago, or whose copies are to be removed at
+    once, and those that a later copy on another node has superseded. Each node that has such copies is asked; each
+    machine has one removal at a time."""
     begun: set[UUID] = set()
     for sql, remove in ((_REMOVED, Machine.remove_copies), (_SUPERSEDED, Machine.forget_copies)):
         for row in await database.fetch(sql, now):
@@ -160,6 +163,7 @@ async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> 
 
 
 async def _tell_late(database: Database, row: Record) -> None:
-    """Raise the alert of a backup that is late. One that failed has an alert with its reason, and is not listed."""
+    """Raise the alert of a backup that is late. A backup that failed has an alert with its reason already, and is not
+    listed here."""
     why = f"It was due at {row['at']:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
     await database.transact(lambda tx: tell_missing(tx, row["id"], row["name"], row["project_id"], why))

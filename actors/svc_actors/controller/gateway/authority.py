@@ -66,10 +66,10 @@ class NodeCertificate:
 
 @dataclass(frozen=True)
 class ServerCertificate:
-    """Files of the certificate that the API and the gateway show: `chain` (with the authority) and `key`.
-
-    `pin` is the SHA-256 of its public key, in base64 as curl's --pinnedpubkey takes it; the key outlives renewals.
-    `node_name` is the server name (SNI) that nodes ask for: it selects this certificate, whatever browsers get.
+    """Files of the certificate that the API and the gateway show: `chain` (with the authority's certificate) and `key`.
+    `pin` is the SHA-256 of its public key, in base64 as curl's --pinnedpubkey takes it; the key stays the same when the
+    certificate is renewed. `node_name` is the server name (SNI) that nodes ask for: for this name the server shows this
+    certificate, whichever one browsers get.
     """
 
     chain: Path
@@ -114,11 +114,11 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the authority's certificate, in hex: a new node is given it to trust."""
+        """SHA-256 of the authority's certificate, in hex; a new node gets it in order to trust the authority."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def derive(self, purpose: str) -> bytes:
-        """A secret of 32 bytes for one purpose, the same for as long as the authority lives."""
+        """A secret of 32 bytes for one purpose. It stays the same as long as the authority does."""
         return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(_private_pem(self._key))
 
     def sign(self, statement: bytes) -> str:
@@ -152,9 +152,10 @@ class Authority:
         return signed
 
     async def renew(self, node_id: UUID, current: Serial, csr: str) -> NodeCertificate:
-        """A further certificate for a node that is connected with `current`; unused renewals are revoked. Raises as
-        `sign_node`, and not_found for a node that was deleted or declared lost meanwhile. Those operations lock its
-        row, so either the new certificate is revoked with the others, or none is signed."""
+        """A further certificate for a node that is connected with `current`; earlier renewals that were not used are
+        revoked. Raises as `sign_node`, and not_found for a node that was deleted or declared lost meanwhile. Deleting a
+        node and declaring it lost lock its row, too, so either the new certificate is revoked with the others, or none
+        is signed."""
         async with self._database.transaction() as tx:
             if not await tx.fetchval(
                 "SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL AND lost_at IS NULL FOR NO KEY UPDATE",
@@ -179,8 +180,9 @@ class Authority:
             return None
 
     async def identify(self, serial: Serial, shown: Shown | None = None) -> UUID | None:
-        """The node that holds this certificate, or None if it is revoked or unknown. With `shown`, a certificate signed
-        after the backup that the records were restored from is recorded now (`unrecorded`)."""
+        """The node that holds this certificate, or None if the certificate is revoked or unknown. `shown` is the
+        certificate itself: if it has no record because it was signed after the backup from which the controller was
+        restored, it is recorded now (`unrecorded`)."""
         if serial in self._refused:
             return None
         known = self._holders.get(serial)
@@ -233,8 +235,8 @@ class Authority:
         }
 
     def server_certificate(self, data_dir: Path, public_host: str) -> ServerCertificate:
-        """The server's certificate files in `data_dir`/tls; recreated if they are missing, about to expire, of another
-        authority or for another name."""
+        """The server's certificate files in `data_dir`/tls. They are created again if they are missing, about to
+        expire, signed by another authority or issued for another name."""
         folder = data_dir / "tls"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         chain, key_file, authority = folder / "server.pem", folder / "server.key", folder / "authority.pem"
@@ -321,7 +323,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _server_names(public_host: str) -> list[x509.GeneralName]:
-    """The public name or address, the local names of the machine, and the name that nodes ask for."""
+    """The public name or address, the machine's local names, and the name that nodes ask for."""
     names: list[x509.GeneralName] = []
     for host in dict.fromkeys([public_host, "localhost", "127.0.0.1", "::1", CONTROLLER_NAME]):
         try:

@@ -4,12 +4,13 @@ Invariants:
 
 - frames to the node go through a bounded queue that never makes the sender wait: a node that does not read is dropped;
 - silence of three heartbeats ends the connection, whatever TCP believes;
-- a frame that is not understood ends it, and the log says what was wrong, without the frame's content;
-- a node's frames cost only the node itself: once it has used its share of the processor, it is read later;
-- the version is agreed on before the hello, and an agent that speaks none of ours gets an answer with both versions.
+- a frame that is not understood ends the connection, and the log says what was wrong, without the frame's content;
+- a node's frames delay only the node itself: once it has used its share of the processor, its frames are read later;
+- the version is agreed on before the hello, and an agent that speaks no version known here gets an answer with the
+  versions of both.
 
-Rejected: counting a node's frames, or their bytes, instead of the processor time that they take. Frames a second would
-slow the thousand parts of a restored file; bytes a second would let many small frames through.
+Rejected: counting a node's frames, or their bytes, instead of the processor time that they take. A limit on frames per
+second would slow the thousand parts of a restored file; one on bytes per second would let many small frames through.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ log = structlog.get_logger(__name__)
 
 
 class AgentGone(Exception):  # noqa: N818 - named for what it says
-    """The connection is over; why, for the log."""
+    """The connection has ended; the text says why, for the log."""
 
 
 class AgentRefused(AgentGone):
-    """It speaks no version of the protocol that is spoken here; the text is for the node's administrator."""
+    """The agent speaks no version of the protocol that the controller speaks; the text is for the node's
+    administrator."""
 
 
 class AgentConnection:
@@ -77,8 +79,8 @@ class AgentConnection:
         self._sending, self._to_send = trio.open_memory_channel[DownFrame](_QUEUE)
 
     def send(self, frame: DownFrame) -> None:
-        """Queue a frame. A full queue drops the connection: on the next one `NodeOperations` sends again what has no
-        answer yet, so nothing is lost by that."""
+        """Queue a frame. If the queue is full, the connection is dropped. Nothing is lost: on the next connection
+        `NodeOperations` sends again what has no answer yet."""
         try:
             self._sending.send_nowait(frame)
         except trio.WouldBlock:
@@ -141,7 +143,8 @@ async def greet(
     versions: Versions = SPOKEN,
     release: str,
 ) -> AgentConnection:
-    """Up to the agent's hello, which counts towards `share` as everything after it. Raises `AgentGone`."""
+    """Carry the connection up to the agent's hello. Its cost is charged to `share`, like that of all later frames.
+    Raises `AgentGone`."""
     with trio.move_on_after(HELLO_SECONDS):
         request = await wrap_server_stream(
             nursery,
@@ -185,7 +188,7 @@ async def greet(
 
 
 def _refusal(request: WebSocketRequest, offered: Sequence[int], versions: Versions, release: str) -> str:
-    """Both ends' versions, and which of them to upgrade."""
+    """A text with the versions of both ends, and which end to upgrade."""
     agent = next((value for name, value in request.headers if name.lower() == b"user-agent"), b"svc-nodeagent")
     peer = Versions(offered[0], offered[-1])
     if peer.newest < versions.oldest:

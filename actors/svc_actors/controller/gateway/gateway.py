@@ -1,19 +1,20 @@
-"""The node gateway: agents dial in here, and every question and order to a node goes through it.
+"""The node gateway: agents connect to it, and every question and order to a node goes through it.
 
 Invariants:
 
 - a peer's certificate says which node it is (`handshakes`);
-- a connection that has shown none yet makes room for the next one, so silent connections keep no node out;
-- a node has one live connection: a new one replaces the old. Its connections that have not said hello are few, and its
-  streams are limited; past these limits its own oldest idle one is closed;
-- a node that hangs holds up no other: each has its own operations, limits, queue and deadlines, and hooks do not block.
+- a connection that has not shown a certificate yet is closed when another one needs its place, so silent connections
+  keep no node out;
+- a node has one live connection: a new one replaces the old. The number of its connections that have not sent a hello
+  is limited, and so is that of its streams; past these limits the node's own oldest idle one is closed;
+- a node that hangs delays no other: each has its own operations, limits, queue and deadlines, and hooks do not block.
 
 Rejected:
-- dialling the nodes. Each would need an open port, and a node behind NAT could not join;
-- one limit for all connections. Silent ones from anywhere (2,050 of them, once) kept every agent out.
+- connections from the gateway to the nodes. Each node would need an open port, and a node behind NAT could not join;
+- one limit for all connections. Silent connections from anywhere (2,050 of them, once) kept every agent out.
 
-A new connection wins over the old, since after a cut of the network the controller would believe in the dead one for
-three heartbeats, and turn the agent away as long.
+A new connection replaces the old one, because after a cut of the network the controller would consider the dead
+connection alive for three heartbeats, and would refuse the agent for that long.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True)
 class GatewayHooks:
-    """Calls about nodes, in order for each node. They are made within the gateway's work: they must neither block nor
-    raise."""
+    """Functions that the gateway calls about nodes, in order for each node. They run within the gateway's own work, so
+    they must neither block nor raise."""
 
     connected: Callable[[UUID, Hello], None] = _nothing
     disconnected: Callable[[UUID], None] = _nothing
@@ -114,8 +115,8 @@ class _Node:
 
 
 class Gateway:
-    """One a process. `certificate` returns the server's certificate, and is called again twice a day. `release` is the
-    controller's own."""
+    """One per process. `certificate` returns the server's certificate, and is called again twice a day. `release` is
+    the controller's own."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class Gateway:
         self._arriving = of_arriving_nodes()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve agents until cancelled. `port` is the port listened on, also if 0 was asked for."""
+        """Serve agents until cancelled. Afterwards `port` is the port that is listened on, also if it was 0."""
         context = self._handshakes.context()
         listeners = list[trio.SocketListener]()
         # If the port is 0, the first listener gets a free port from the system, and the other listeners take the same
@@ -185,7 +186,7 @@ class Gateway:
         return [node_id for node_id, node in self._nodes.items() if node.connection is not None]
 
     def heartbeat(self, node_id: UUID) -> Heartbeat | None:
-        """The last heartbeat of the live connection: what the node has free now."""
+        """The last heartbeat of the live connection, with the node's free resources."""
         node = self._nodes.get(node_id)
         return node.heartbeat if node is not None and node.connection is not None else None
 
@@ -198,11 +199,12 @@ class Gateway:
         timeout: float,
         on_progress: OnProgress | None = None,
     ) -> OperationResult:
-        """Have a node carry an operation out, and return its result.
+        """Have a node execute an operation, and return its result. On every reconnect it is sent again with the same
+        id, so it is done once.
 
-        Sent again with the same id on every reconnect, so it is done once. Raises `OperationFailed` with the host's
-        reason, or `NodeUnavailable` if `timeout` seconds have passed without an outcome, or none can come (`NodeLost`).
-        Cancelling the caller does not cancel the operation; `acknowledge` it once its outcome is stored.
+        Raises `OperationFailed` with the host's reason. Raises `NodeUnavailable` if `timeout` seconds have passed
+        without an outcome, or if no outcome can come (`NodeLost`). Cancelling the caller does not cancel the operation.
+        `acknowledge` the operation once its outcome is stored.
         """
         told = {"svc.node.id": str(node_id), "svc.operation.id": operation_id}
         with in_span(f"node {operation.op}", Kind.CLIENT, told):
@@ -220,8 +222,8 @@ class Gateway:
                 raise
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
-        """Ask a node that is online for something that changes nothing, and forget the answer. Raises
-        `NodeUnavailable` at once when it is offline."""
+        """Ask a node that is online a question that changes nothing, and forget the answer. Raises `NodeUnavailable` at
+        once if the node is offline."""
         if not self.is_online(node_id):
             raise NodeUnavailable("The node is offline.", hint="Try again once it is back.")
         operation_id = OperationId(f"query:{uuid4()}")
@@ -231,21 +233,22 @@ class Gateway:
             self._node(node_id).operations.acknowledge(operation_id)
 
     async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None:
-        """The outcome is stored: the node may forget it. Safe to lose, safe to repeat."""
+        """Tell the node that the outcome is stored and may be forgotten. It does no harm if this is lost or
+        repeated."""
         await trio.lowlevel.checkpoint()
         self._node(node_id).operations.acknowledge(operation_id)
 
     async def cancel(self, node_id: UUID, operation_id: OperationId) -> None:
-        """Ask the node to give an operation up; its outcome comes as ever. Safe to repeat."""
+        """Ask the node to give up an operation; the outcome of the operation arrives as usual. Safe to repeat."""
         await trio.lowlevel.checkpoint()
         self._node(node_id).operations.cancel(operation_id)
 
     async def open_stream(
         self, node_id: UUID, operation: Callable[[str], NodeOperation], *, timeout: float
     ) -> trio.abc.Stream:
-        """Have the node dial a stream and join it to what `operation(token)` names. The caller closes it.
-
-        Raises `unavailable` (offline, or too slow), `not_found` and `not_ready` (the guest is not running).
+        """Have the node open a stream to the gateway and join it to the target that `operation(token)` names. The
+        caller closes it. Raises `unavailable` (offline, or too slow), `not_found` and `not_ready` (the guest is not
+        running).
         """
         with trio.move_on_after(timeout):
             async with self._streams.expect(node_id) as (token, arrival):
@@ -257,11 +260,12 @@ class Gateway:
         raise unavailable(f"The node did not open the stream within {timeout:.0f} seconds.", hint="Try again.")
 
     def joined_streams(self, one: UUID, other: UUID) -> AbstractAsyncContextManager[tuple[str, str]]:
-        """A token for each of two nodes, whose streams are joined for the length of the block."""
+        """A token for each of two nodes, whose streams are joined until the block ends."""
         return self._streams.joined(one, other)
 
     def offer_file(self, node_id: UUID, file: str) -> str:
-        """A token for `ControllerSource`: this node may read the file that `find_file` knows by this key, for a day."""
+        """A token for `ControllerSource`. With it this node may read, for a day, the file that `find_file` finds by
+        this key."""
         return self._streams.offer_file(node_id, file)
 
     def mark_lost(self, node_id: UUID) -> None:
@@ -274,7 +278,7 @@ class Gateway:
             arrival.set()
 
     def drop(self, node_id: UUID, reason: str) -> None:
-        """The node is gone for good: end its connection now, and its operations."""
+        """The node will not come back: end its connection now, and its operations."""
         node = self._nodes.pop(node_id, None)
         if node is not None:
             node.operations.fail_all(reason)

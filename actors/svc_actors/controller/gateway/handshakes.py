@@ -1,9 +1,10 @@
 """The gateway's TLS: its own certificate, and the proof of which node dials in.
 
-The certificate names the node, checked at the handshake and against its row. A connection whose certificate is not good
-is held for two seconds and then closed, so an agent that retries in a loop costs no more than its socket.
+The certificate names the node, checked at the handshake and against its row. A connection whose certificate is not
+valid is held open for two seconds and then closed, so an agent that retries in a loop costs no more than its socket.
 
-Rejected: closing it at once. A revoked agent comes back as fast as it is let go, and each handshake costs a signature.
+Rejected: closing such a connection at once. A revoked agent reconnects as soon as its connection is closed, and each
+handshake costs a signature.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 Nothing here waits for the network: frames are handed to the current connection, if there is one. Invariants:
 
 - an operation is known by its id; asking for the same id joins it;
-- an outcome is kept only while a caller waits for it. The agent's journal keeps each until it is acknowledged, and a
-  caller that asks for the id again gets it from there. The agent must forget an outcome that no caller has asked
-  for within `KEPT_SECONDS`;
-- a cancellation is remembered as long: an agent that still has the operation gets it on every connection, and an
-  operation that the agent never had is no longer sent;
-- what the agent is too old to know is refused here, and nothing of it is sent;
-- the operations of a lane that are under way on a node are limited, so a long queue of image transfers, or many guests
-  that ignore a shutdown, never keep a machine from being stopped;
+- an outcome is kept only while a caller waits for it. The agent's journal keeps each outcome until it is acknowledged,
+  and a caller that asks for the id again gets the outcome from the journal. If no caller has asked for an outcome
+  within `KEPT_SECONDS`, it is acknowledged, so that the agent forgets it;
+- a cancellation is remembered for the same time: an agent that still has the operation gets the cancellation on every
+  connection, and an operation that the agent never had is no longer sent;
+- an operation that the agent is too old to know is refused here, and nothing of it is sent;
+- the number of operations of a lane that are under way on a node is limited, so a long queue of image transfers, or
+  many guests that ignore a shutdown, never keep a machine from being stopped;
 - among operations that wait in a lane, the project whose last turn is longest ago goes first: a project with many
   machines, or with guests that do not answer, delays the others by one operation for each that is under way.
 
@@ -162,7 +162,7 @@ class NodeOperations:
         return not (self._pending or self._told or self._cancelled or self._acknowledged)
 
     def attach(self, send: Send, hello: Hello) -> None:
-        """A connection is open: send the agent all pending cancellations, acknowledgements and operations."""
+        """A connection is open: send the agent all cancellations and acknowledgements that wait, and all operations."""
         self._send, self._known, self._boot_id = send, set(hello.unacknowledged), hello.boot_id
         self._version = hello.protocol
         # First the agent gets the cancellations and acknowledgements of operations without a caller that came while the
@@ -230,8 +230,8 @@ class NodeOperations:
                 continue  # The listener is slow; the next progress message is newer and replaces this one.
 
     def ended(self, result: Result) -> str | None:
-        """Take an outcome in. Returns why it cannot be true: it is of another kind than the operation's, or about
-        something else than the operation."""
+        """Accept an outcome. Returns None, or why the outcome cannot be true: it is of another kind than the
+        operation's, or about something else than the operation."""
         pending = self._pending.get(result.id)
         if pending is None:
             if result.id in self._acknowledged:
@@ -267,7 +267,7 @@ class NodeOperations:
             self._send(Acknowledge(ids=(operation_id,)))
 
     def sweep(self) -> None:
-        """Forget what no caller has asked for in time."""
+        """Forget the ids whose outcomes no caller has asked for in time."""
         now = trio.current_time()
         for operation_id in [id_ for id_, until in self._told.items() if until <= now and id_ not in self._pending]:
             self.acknowledge(operation_id)
@@ -278,7 +278,7 @@ class NodeOperations:
             self._drop(pending)
 
     def fail_all(self, message: str) -> None:
-        """The node is gone for good: end every wait."""
+        """The node will not come back: end every wait for it."""
         for pending in list(self._pending.values()):
             self._settle(pending, Failed(code=FailureCode.CANCELLED, message=message))
 
@@ -295,7 +295,7 @@ class NodeOperations:
             self._send(Cancel(id=pending.id))
 
     def _refuse_unknown(self, pending: _Pending) -> None:
-        """Fail what the connected agent is too old to know, before anything of it is sent."""
+        """Fail an operation that the connected agent is too old to know, before anything of it is sent."""
         if self._send is None or self._version >= PROTOCOL_VERSION or pending.outcome is not None:
             return
         version = needed(pending.operation)
@@ -323,7 +323,8 @@ class NodeOperations:
                 self._request(chosen, now)
 
     def _turn(self, now: float, pending: _Pending) -> tuple[bool, float]:
-        """The least goes first. What is `last_in_lane` goes after all others, until it has waited for long."""
+        """The sort key: the operation with the least is sent first. An operation that is `last_in_lane` goes after all
+        others, until it has waited for long."""
         waits = now < max(pending.asked_at + _LAST_FOR_SECONDS, self._others_until)
         served = self._served.get((pending.lane, pending.owner_id), -math.inf)
         return pending.operation.facts.last_in_lane and waits, served
@@ -391,8 +392,8 @@ def _traceparent(origin: Origin | None) -> str | None:
 
 
 def _trace_calls(origin: Origin | None, calls: Sequence[HostCall]) -> None:
-    """Make spans of the calls that the agent reports: it cannot reach a collector itself. Times are by the node's
-    clock."""
+    """Create spans for the agent's calls of the host, which the agent reports with its outcome because it cannot reach
+    a collector itself. Times are by the node's clock."""
     span = origin.span if origin is not None else None
     if span is None:
         return

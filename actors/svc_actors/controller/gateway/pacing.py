@@ -1,8 +1,9 @@
 """A node's share of the controller's processor for reading its frames, and the stream that keeps to it.
 
-A message is charged with the time that its frame took to be parsed. Fragments of a message without end, and pings,
-never get that far: they cost the WebSocket's own reader, which handles everything that was read at once. So frames are
-counted by their headers before the reader gets them, each is charged, and little is read at a time.
+A message is charged with the time that it took to parse. Fragments of a message that never ends, and pings, are never
+parsed as messages. They still cost processor time in the WebSocket's own reader, which handles at once everything that
+was read. So frames are counted by their headers before the reader gets them, each is charged, and little is read at a
+time.
 
 Rejected: a limit on frames or on bytes a second. Frames would slow a restored file of a thousand parts; bytes would let
 many small frames through. When frames were not counted, 64 KiB of empty fragments held all requests up for a quarter of
@@ -30,9 +31,10 @@ _MASK_BYTES: Final = 4
 
 
 class ReadingShare:
-    """A node's share of the processor for reading its frames: a tenth of it, and half a second at once. Of the node and
-    not of a connection, so that a new connection brings no new share. By what frames cost and not by their number or
-    size: a megabyte's part of a file takes 3 ms, and 18,000 domains are 0.1 s of the whole API."""
+    """A node's share of the processor for reading its frames: a tenth of the time, and up to half a second at once. The
+    share belongs to the node and not to a connection, so a new connection brings no new share. It is measured by what
+    frames cost, not by their number or size: a part of a file of one megabyte takes 3 ms, but a frame with 18,000
+    domains blocks the whole API for 0.1 s."""
 
     SHARE = 0.1
     AT_ONCE = 0.5
@@ -71,7 +73,8 @@ class PacedStream(WrappedStream):
 
 
 class FrameCount:
-    """Counts the frames of a WebSocket by their headers (RFC 6455, section 5.2), after the request that opens it."""
+    """Counts the frames of a WebSocket by their headers (RFC 6455, section 5.2), from the end of the HTTP request that
+    opens it."""
 
     def __init__(self) -> None:
         self._request: bytes | None = b""

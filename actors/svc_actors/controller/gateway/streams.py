@@ -65,7 +65,8 @@ class Streams:
 
     @asynccontextmanager
     async def expect(self, node_id: UUID) -> AsyncIterator[tuple[str, Callable[[], _Arrival]]]:
-        """A token, and a function for the stream that is opened with it. Leaving the block withdraws the token."""
+        """A token, and a function that returns the stream which the node opens with it. Leaving the block withdraws the
+        token."""
         token = f"console.{secrets.token_urlsafe(32)}"
         expected = self._expected[token] = _Expected(node_id)
         try:

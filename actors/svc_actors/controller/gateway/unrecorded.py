@@ -1,9 +1,9 @@
 """Certificates without a record: this authority signed them after the backup that the controller was restored from.
 
-A certificate and its row are written in one transaction, so there is no other cause. A recorded node that has renewed
-its certificate since the backup holds nothing else and would be locked out for good: it is admitted, and its
-certificate is recorded. A node that joined since the backup has no record: an alert names its host, which must join
-again.
+A certificate and its row are written in one transaction, so a certificate without a row has no other cause. A recorded
+node that has renewed its certificate since the backup has no other certificate and would be locked out for good: it is
+admitted, and its certificate is recorded. A node that joined since the backup has no record: an alert names its host,
+which must join again.
 """
 
 from __future__ import annotations

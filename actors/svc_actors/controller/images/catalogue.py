@@ -17,7 +17,8 @@ from svc_nodeagent.protocol import PLAIN, Platform
 
 @dataclass(frozen=True)
 class Published:
-    """`latest` in a URL is the publisher's: the file behind it changes, and a refresh reads the new digest."""
+    """`latest` in a URL is part of the publisher's naming: the file at this URL changes, and a refresh reads the new
+    digest."""
 
     slug: str
     name: str
@@ -135,8 +136,8 @@ CATALOGUE: Final = (
 
 
 async def ensure_catalogue(database: Database, catalogue: tuple[Published, ...] = CATALOGUE) -> None:
-    """Ensure a row for every image of the catalogue. An operator's change (enabled) and the digests stay; an image
-    whose URL has changed loses its digest. A custom image that has the slug keeps it."""
+    """Ensure a row for every image of the catalogue. An operator's change (enabled) and the digests are kept; an image
+    whose URL has changed loses its digest. If a custom image has the same slug, it keeps the slug."""
 
     async def work(tx: Transaction) -> None:
         await tx.executemany(

@@ -1,7 +1,7 @@
 """The empty image: the backing image of the disk of a machine that is installed from an ISO.
 
-A migration creates its record, which never changes; its file is written at every start if it is missing. So every disk
-has a backing image, and migrations, backups and volumes need no special case.
+A migration of the database creates its record, which never changes; its file is written at every start if it is
+missing. So every disk has a backing image, and migrations of machines, backups and volumes need no special case.
 """
 
 from __future__ import annotations

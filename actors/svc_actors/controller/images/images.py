@@ -124,7 +124,8 @@ async def change_image(
 
 
 def require_sound(platform: Platform) -> None:
-    """Raises invalid for a TPM with a BIOS, which measures nothing that a current system would seal to."""
+    """Raises invalid for a TPM with a BIOS: a BIOS measures nothing into the TPM to which a current system would
+    seal."""
     if platform.tpm is not Tpm.NONE and platform.firmware is Firmware.BIOS:
         raise wrong_field("tpm", "needs the firmware uefi or uefi_secure")
 
@@ -205,7 +206,7 @@ async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: U
 
 
 def _client() -> httpx.AsyncClient:
-    """A client that verifies certificates: they are what makes a publisher's digest trustworthy."""
+    """A client that verifies TLS certificates, because the trust in a publisher's digest rests on them."""
     return outbound.client(timeout=_FETCH_TIMEOUT, https_only=True)
 
 

@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 
 async def keep_rescue_system(database: Database, files: ImageFiles, source: Path) -> None:
-    """Store the file `source`, if it exists, as the image. A failure to read it stops nothing else: machines use the
-    previous rescue system, or none."""
+    """Store the file `source`, if it exists, as the image. A failure to read the file stops nothing else: machines use
+    the previous rescue system, or have none."""
     try:
         digest = await trio.to_thread.run_sync(_digest_of, source)
         image = await database.transact(_ensured)

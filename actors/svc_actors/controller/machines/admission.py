@@ -33,7 +33,8 @@ def moved(vm: MachineRow, order: Order) -> MachineStatus:
 
 
 def _require_built(vm: MachineRow) -> None:
-    """A start defines a failed machine again, if it was ever built; for that its node must be online."""
+    """Raise conflict for a failed machine that was never built: a start can only define a machine again that was built
+    once. Raise unavailable if its node is offline."""
     if vm.built_at is None:
         raise conflict(
             "The machine was never built and cannot be started.",
@@ -47,8 +48,7 @@ def _require_built(vm: MachineRow) -> None:
 
 
 def require_known(vm: MachineRow) -> None:
-    """Raises unavailable for a machine that is shown as `unknown`, whatever the order. Raises conflict for one whose
-    node is lost."""
+    """Raises unavailable, for any order, if the machine is shown as `unknown`. Raises conflict if its node is lost."""
     require_confirmed(vm)
     _require_node_not_lost(vm)
     if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:

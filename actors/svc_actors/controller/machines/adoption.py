@@ -57,7 +57,7 @@ class NodeOrders(NodeQueries, Protocol):
 
 @dataclass(frozen=True)
 class Adoption:
-    """The facts that the host does not know. `name` and `image_id`: None takes the host's."""
+    """The facts that the host does not know. `name` and `image_id`: None takes the host's value."""
 
     project_id: UUID
     name: str | None = None
@@ -66,8 +66,8 @@ class Adoption:
 
 
 async def kept_machine(gateway: NodeQueries, node_id: UUID, vm_id: UUID) -> KeptMachine:
-    """The agent's own record of a machine. Raises unavailable if the node is away or its agent too old, not_found if it
-    has none."""
+    """The agent's own record of a machine. Raises unavailable if the node is away or its agent is too old, not_found if
+    the agent has no record."""
     try:
         result = await gateway.query(node_id, VmDescribe(vm_id=vm_id), timeout=_TIMEOUT)
     except OperationFailed as failure:

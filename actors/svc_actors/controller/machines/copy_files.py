@@ -1,7 +1,8 @@
 """Files of a machine's backup copy: a task opens the copy on the machine's node, which then lists folders and reads
 files.
 
-The open copy exists only in the node's memory, and is closed there by itself; so nothing of it is recorded here.
+The open copy exists only in the node's memory, and the node closes it by itself; so the controller records nothing
+about it.
 
 Why: docs/decisions/0032-files-of-a-machine-backup.md.
 """

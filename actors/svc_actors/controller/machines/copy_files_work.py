@@ -20,7 +20,7 @@ AtTarget = Callable[[UUID | None, Awaitable[OperationResult]], Awaitable[Operati
 
 
 class CopyFilesWork:
-    """`at`: wraps an operation, and raises the alert of a backup target that is at fault."""
+    """`at`: wraps an operation, and raises the alert of a backup target if the target is at fault."""
 
     def __init__(self, database: Database, sealer: Sealer, images: ImageSources, at: AtTarget) -> None:
         self._database = database

@@ -68,8 +68,8 @@ class NewMachine:
     """The machine to create. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
     is the password itself if the service generated it, stored sealed until the task has ended, and so is `user_data`,
     the owner's own for cloud-init. `first_boot`: for Windows. `held`: the copy of another machine that its disk is
-    created from. `iso_id`: the ISO in its CD-ROM drive from its first start on; if it is also `image_id`, the disk is
-    empty. `bounded`: the order is a customer's, so the project's limit of machines applies."""
+    created from. `iso_id`: the ISO in its CD-ROM drive from its first start on; if this is the same as `image_id`, the
+    disk is empty. `bounded`: the order is a customer's, so the project's limit of machines applies."""
 
     name: str
     hostname: str
@@ -153,8 +153,8 @@ async def _create(
     full: frozenset[UUID],
     on_created: OnCreated | None,
 ) -> Created:
-    """The order of the statements is that of the locks. The pool comes last, since all machines of a network take their
-    address from the same one: its lock is held only for a statement and the commit."""
+    """Statements come in the order in which locks are taken. The pool comes last, because all machines of a network
+    take their address from the same pool: its lock is held only for one statement and the commit."""
     if new.idempotency is not None:
         await _retire_key(tx, new.idempotency)
     if new.held is not None:
@@ -187,8 +187,8 @@ async def _create(
 
 
 async def _require_allowed(tx: Transaction, project_id: UUID) -> None:
-    """Raises capacity if the project has reached its limit of machines: those of services count, and those that are
-    still being deleted. Raises not_found."""
+    """Raises capacity if the project has reached its limit of machines. Machines of services count, too, and so do
+    those that are still being deleted. Raises not_found."""
     if await tx.fetchval("SELECT id FROM projects WHERE id = $1 FOR NO KEY UPDATE", project_id) is None:
         raise not_found("There is no such project.")
     set_to = await tx.fetchval("SELECT value FROM settings WHERE name = 'most_machines'")
@@ -203,8 +203,8 @@ async def _require_allowed(tx: Transaction, project_id: UUID) -> None:
 
 
 async def forget_plan(tx: Transaction, plan_id: UUID) -> None:
-    """Unset the plan of deleted machines, before the plan is removed. The caller has locked its row, and no existing
-    machine has it. Written here since deleted machines no longer have an actor."""
+    """Unset the plan of deleted machines, before the plan is removed. The caller has locked the plan's row, and no
+    existing machine has the plan. This is written here because deleted machines no longer have an actor."""
     await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1 AND deleted_at IS NOT NULL", plan_id)
 
 

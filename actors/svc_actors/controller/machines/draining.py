@@ -1,8 +1,8 @@
 """Drain a node in maintenance: each of its machines moves to the emptiest node that can take it, a few at a time.
 
-LogLevel-triggered: each round reads which machines are still on the node, so the drain continues after a restart of the
-controller, and a machine that was busy in one round gets its turn in the next. One whose move has failed is not tried
-again. The rounds end when one has moved nothing; the machines that stay are named, each with its reason.
+Level-triggered: each round reads which machines are still on the node, so the drain continues after a restart of the
+controller, and a machine that was busy in one round gets its turn in the next. A machine whose move has failed is not
+tried again. The rounds end when a round has moved no machine; the machines that stay are named, each with its reason.
 
 Moves are tasks of their machines. A drain that is cancelled, or whose maintenance has ended, starts no further moves;
 those under way continue to their end.
@@ -52,8 +52,9 @@ SELECT node_id FROM node_capacity WHERE node_id = ANY($1::uuid[]) ORDER BY free_
 
 
 async def start_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
-    """Running machines move live. `restart`: those that cannot are restarted elsewhere; without it they stay. Raises
-    not_found, and conflict if new machines could still be placed on the node or it is already being drained."""
+    """Running machines move live. `restart`: machines that cannot move live are shut down, moved and started on the
+    target; without it, they stay. Raises not_found, and conflict if new machines could still be placed on the node or
+    it is already being drained."""
     node = await tx.fetchrow(
         "SELECT name, maintenance FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", node_id
     )
@@ -116,8 +117,8 @@ class DrainWork:
             await trio.sleep(_LOOK_SECONDS)
 
     async def _round(self, run: TaskRun, machines: list[Record], failed: set[UUID]) -> dict[UUID, str]:
-        """Try to move each of these; returns what is in the way of those that stay. Adds to `failed` those whose move
-        has failed."""
+        """Try to move each of these machines; returns, for each that stays, why. Adds machines whose move has failed to
+        `failed`."""
         turns = trio.CapacityLimiter(AT_ONCE)
         in_the_way: dict[UUID, str] = {}
 
@@ -136,7 +137,8 @@ class DrainWork:
         return in_the_way
 
     async def _moved(self, run: TaskRun, vm: Record) -> bool:
-        """Have it moved, or wait for the end of a move that is under way. Raises `DomainError` if none is started."""
+        """Move the machine, or wait for the end of a move that is under way. False if the move failed. Raises
+        `DomainError` if no move can be started."""
         # Checked before each move, so that an administrator stops the drain by ending the maintenance.
         if not await self._database.fetchval("SELECT maintenance FROM nodes WHERE id = $1", run.task.resource_id):
             raise conflict("the node's maintenance has ended")
@@ -154,7 +156,7 @@ class DrainWork:
         return True
 
     async def _move_of(self, run: TaskRun, vm: Record) -> Task:
-        """The task of its move. Raises `DomainError` with what is in the way."""
+        """The task of the machine's move. Raises `DomainError` with the reason why there is none."""
         # A move of this machine may be under way already: ordered by this drain before a restart of the controller, or
         # by somebody else. The drain waits for it.
         async with self._database.transaction() as tx:

@@ -62,8 +62,8 @@ Prepared = tuple[KeptMachine, UUID, CpuMode]
 
 
 class LiveWork:
-    """`seen` records what the machine's node said of it within a step. `commit_move` records that the guest is at the
-    target, `gone_back` that it is at the source after all; both return False if the task has ended."""
+    """`seen` records what the machine's node reported about the machine within a step. `commit_move` records that the
+    guest is at the target, `gone_back` that it is at the source after all; both return False if the task has ended."""
 
     def __init__(
         self,
@@ -84,12 +84,13 @@ class LiveWork:
         self._gone_back = gone_back
 
     async def has_gone_over(self, run: TaskRun) -> bool:
-        """The record names the target already, from before a restart of the controller."""
+        """Whether the record names the target already, because a run before a restart of the controller changed it."""
         here: UUID | None = await self._database.fetchval("SELECT node_id FROM vms WHERE id = $1", run.task.resource_id)
         return here == _target(run)
 
     async def attempt(self, run: TaskRun, attempt: int, prepared: Prepared) -> OperationResult:
-        """Raises `HostRefused`, `LostWithNode`, conflict: the guest is at the source then."""
+        """One attempt at the live migration. Raises `HostRefused`, `LostWithNode`, conflict; in each case the guest is
+        at the source."""
         # `TaskRun` passes a cancellation on to the nodes. Here it must not cancel this task after the guest has left
         # the source and before the record names the target.
         with run.uninterrupted():
@@ -104,8 +105,8 @@ class LiveWork:
             return await self._finished(run, run.task.resource_id)
 
     async def without_the_lost(self, run: TaskRun, lost: LostWithNode) -> OperationResult:
-        """One of the nodes was declared lost: the machine continues at the other, if that has all of it. Raises `lost`
-        unless it continues at the target."""
+        """One of the two nodes was declared lost: the machine continues on the other node, if that has all of it.
+        Raises `lost` unless the machine continues on the target."""
         with run.uninterrupted():
             try:
                 # If the record names the target already, only the target still had to answer, so the lost node is the
@@ -129,7 +130,8 @@ class LiveWork:
             return await self.finish(run)
 
     async def _take_back(self, run: TaskRun) -> None:
-        """The target, which the record names, is lost: the source has the disks as they were when the guest left."""
+        """The target, which the record names, is lost. Go back to the source, which has the disks as they were when the
+        guest left."""
         vm_id, source = run.task.resource_id, run.task.node_id
         assert source is not None
         # LEFT suffices here: the source's guest has ended, and its disks are complete.
@@ -187,8 +189,8 @@ class LiveWork:
         return min(failures, key=follows) if failures else None
 
     async def _settled(self, run: TaskRun) -> bool:
-        """Ask what is true. True if the guest is at the target, which is then recorded; otherwise it is at the source.
-        Raises `LostWithNode` if the source is lost."""
+        """Ask the nodes where the guest is. Returns True if it is at the target, and records that; otherwise the guest
+        is at the source. Raises `LostWithNode` if the source is lost."""
         vm_id, source = run.task.resource_id, run.task.node_id
         assert source is not None
         # The source is asked first, because asking it ends the transfer. In the other order, the target could answer
@@ -221,8 +223,8 @@ class LiveWork:
         return result
 
     async def _ask(self, run: TaskRun, node_id: UUID, operation: NodeOperation) -> OperationResult:
-        """Ask until the node answers, under a new id each time: what counts is what is true now, and under the same id
-        an old answer would be repeated."""
+        """Ask until the node answers, under a new id each time: the present state counts, and under the same id the
+        node would repeat an old answer."""
         gateway = self._tasks.gateway
         while True:
             await gateway.until_online(node_id)
@@ -241,8 +243,8 @@ class LiveWork:
 
 
 def follows(refusal: HostRefused | LostWithNode) -> bool:
-    """Whether it says only that the other end has gone, so that the other end's reason is the better one. False sorts
-    first in `min`."""
+    """Whether the refusal says only that the other end has gone, so that the other end's reason is the better one.
+    False sorts first in `min`."""
     return isinstance(refusal, HostRefused) and refusal.failure in (FailureCode.INTERRUPTED, None)
 
 

@@ -112,7 +112,7 @@ class Machine(Actor):
         return UUID(self.key)
 
     async def order(self, caller: Caller, order: Order) -> Task:
-        """Order the node operation of the same name. A deletion is `delete`."""
+        """Order the node operation of the same name. A deletion is ordered with `delete` instead."""
 
         async def work(tx: Transaction) -> tuple[Task, Task | None]:
             vm = await lock_machine(tx, self.vm_id)
@@ -142,8 +142,9 @@ class Machine(Actor):
         return task
 
     async def delete(self, caller: Caller, *, destroy_disks: bool, destroy_volumes: bool = False) -> Task:
-        """Delete the machine. Accepted even while its node is away: the deletion is recorded, the addresses wait to be
-        released (by the node's confirmation, or by force), and the task waits for the node to come back."""
+        """Delete the machine. The order is accepted even while the machine's node is away: the deletion is recorded,
+        the addresses wait to be released (by the node's confirmation, or by force), and the task waits until the node
+        is back."""
 
         async def work(tx: Transaction) -> Task:
             vm = await lock_machine(tx, self.vm_id)
@@ -225,8 +226,8 @@ class Machine(Actor):
         return task
 
     async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
-        """Replace the machine's system by a new one; addresses, name and size stay. A repeated order, after its answer
-        was lost, returns the task of the first; True if the task is new."""
+        """Replace the machine's system by a new one; addresses, name and size stay. Returns the task and whether it is
+        new: a repeated order, after its answer was lost, returns the task of the first."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.task_of_order(tx, self.vm_id, Order.REINSTALL.op, new.order)
@@ -248,8 +249,8 @@ class Machine(Actor):
         return task, begun
 
     async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
-        """Boot the rescue system. A repeated order, after its answer was lost, returns the task of the first; True if
-        the task is new."""
+        """Boot the rescue system. Returns the task and whether it is new: a repeated order, after its answer was lost,
+        returns the task of the first."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.task_of_order(tx, self.vm_id, Order.RESCUE.op, new.order)
@@ -369,7 +370,7 @@ class Machine(Actor):
         await self._database.transact(work)
 
     async def take_own_password(self, caller: Caller) -> None:
-        """Record that the caller gets the password that the machine has set for itself, which is possible once."""
+        """Record that the caller receives the password which the machine has set for itself. This is possible once."""
 
         async def work(tx: Transaction) -> None:
             await windows.take(tx, caller, await lock_machine(tx, self.vm_id))
@@ -434,7 +435,7 @@ class Machine(Actor):
         return task
 
     async def volume(self, caller: Caller, order: volume_orders.MachineOrder) -> tuple[UUID, Task]:
-        """Attach, detach or grow a volume, or create one for the machine. Raises capacity, conflict, not_found,
+        """Attach, detach or grow a volume, or create a volume for the machine. Raises capacity, conflict, not_found,
         not_ready, unavailable."""
 
         async def work(tx: Transaction) -> tuple[UUID, Task]:
@@ -454,8 +455,8 @@ class Machine(Actor):
         return volume_id, task
 
     async def remove_copies(self, at: BackupLocation) -> Task | None:
-        """Remove the deleted machine's copies at a place, if that is due. A node that is lost or was removed is not
-        asked: the storage mounted on it keeps its copies, and the audit says so."""
+        """Remove the deleted machine's copies at a place, if the removal is due. A node that is lost or was removed is
+        not asked: the storage mounted on it keeps its copies, and the audit says so."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
@@ -468,7 +469,7 @@ class Machine(Actor):
         return self._begun(await self._database.transact(work))
 
     async def forget_copies(self, at: BackupLocation) -> Task | None:
-        """Remove superseded copies at a place that the machine is no longer copied to; a node that is lost or was
+        """Remove superseded copies at a place to which the machine is no longer copied; a node that is lost or was
         removed is treated as in `remove_copies`."""
 
         async def work(tx: Transaction) -> Task | None:
@@ -515,8 +516,9 @@ class Machine(Actor):
         await self._database.transact(work)
 
     async def restore(self) -> Task | None:
-        """Bring the machine to its desired power state, if it is not: start it, or define it again on a host that has
-        lost it. Decided again under the lock: an order, maintenance or a deletion that came first wins."""
+        """Bring the machine to its desired power state: start it, or define it again on a host that has lost it.
+        Whether this is needed is decided again under the lock: an order, maintenance or a deletion that came first
+        wins."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
@@ -574,7 +576,7 @@ class Machine(Actor):
             raise
 
     async def task_ended(self, task: Task, ending: Ending) -> None:
-        """Write a task's end and its effect on the machine; nothing if the task had ended before."""
+        """Write a task's end and its effect on the machine; writes nothing if the task had already ended."""
 
         async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id, gone=True)

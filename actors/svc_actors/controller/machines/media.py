@@ -28,8 +28,8 @@ _STEP: Final = "host"
 
 @dataclass(frozen=True)
 class NewMedium:
-    """`image_id` None empties the drive. `boot`: from its next start on the machine boots the CD before its disk, until
-    it is ejected."""
+    """`image_id` None empties the drive. `boot`: from the machine's next start on it boots the CD before its disk,
+    until the CD is ejected."""
 
     image_id: UUID | None
     boot: bool = False
@@ -60,7 +60,7 @@ async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> 
 
 
 def require_boots_disk(vm: MachineRow) -> None:
-    """Raises conflict for a machine that would not boot its new system."""
+    """Raises conflict for a machine that would boot its CD instead of a newly installed disk."""
     if vm.iso_boot:
         raise conflict(
             "The machine boots the CD in its drive before its disk, so a new system would not be booted; nothing was"

@@ -1,4 +1,4 @@
-"""A machine's metrics, fetched from its node on request; nothing of them is stored here."""
+"""A machine's metrics, fetched from its node on request; the controller stores none of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class NodeQueries(Protocol):
 async def machine_metrics(
     gateway: NodeQueries, *, node_id: UUID | None, vm_id: UUID, resolution_seconds: int, hours: int
 ) -> MetricsResult:
-    """The points of the last `hours`, oldest first; none if the node has not measured the machine yet, as after a
-    migration. Raises unavailable if the node is offline. If there were too many points, the resolution is made
-    coarser."""
+    """The points of the last `hours`, oldest first; none if the node has not measured the machine yet, for example
+    after a migration. If there would be too many points, the resolution is made coarser. Raises unavailable if the node
+    is offline."""
     if node_id is None:
         raise unavailable("The machine is on no node, so nothing measures it.")
     resolution = max(resolution_seconds, -(-hours * 3600 // MAX_POINTS))

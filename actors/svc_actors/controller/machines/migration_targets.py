@@ -1,13 +1,14 @@
 """Where a machine could move: every other node, judged by what it has reported and what is promised of it.
 
-A machine that is off moves `offline`. A running one moves `live` if the other host could continue the guest as it runs;
-otherwise by a `restart`, with the reasons: another processor, another accelerator, a missing machine type, an agent
-without live migration, snapshots. A node that could not take it at all has no mode. Reasons start with a word that says
-what they are about (node, agent, machine, vcpus, memory, disk, firmware, tpm, pool, network, image; cpu, machine type,
-cdrom, snapshots), so that a reader finds the one thing to fix.
+A machine that is off moves `offline`. A running machine moves `live` if the other host could continue its guest;
+otherwise by a `restart`, and the reasons say why: another processor, another accelerator, a missing machine type, an
+agent without live migration, snapshots. A node that could not take the machine at all has no mode. Reasons start with a
+word that says what they are about (node, agent, machine, vcpus, memory, disk, firmware, tpm, pool, network, image; cpu,
+machine type, cdrom, snapshots), so that a reader finds the one thing to fix.
 
 Each node has disks of its own, so all disks of a machine are copied, and the target needs room for them. Nothing is
-locked and no room is held: this is a judgement of the moment, and the move judges again under its locks (`moving`).
+locked and no room is reserved: the judgement holds only for the moment, and the move judges again under its locks
+(`moving`).
 
 Rejected: leaving unsuitable nodes out of the list. The specification has every other node judged, and an operator who
 empties a node needs to know what keeps each of the others from taking a machine.
@@ -46,7 +47,8 @@ class MigrationMode(StrEnum):
 
 @dataclass(frozen=True)
 class MigrationTarget:
-    """Without a mode, `reasons` say why the node could not take the machine; with `restart`, why not live."""
+    """One node and how the machine could move to it. Without a mode, `reasons` say why the node could not take the
+    machine; with `restart`, why the machine could not move live."""
 
     node_id: UUID
     node_name: str
@@ -112,7 +114,7 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
 
 
 def _of_itself(machine: Record) -> list[str]:
-    """What keeps the machine where it is, whichever the target."""
+    """What keeps the machine on its node, whichever target is chosen."""
     # Only the first reason is returned. The others may only follow from it: a machine that is being created is also
     # busy.
     if machine["status"] not in (MachineStatus.RUNNING, MachineStatus.STOPPED):
@@ -173,7 +175,7 @@ def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) ->
 
 
 def _not_live_itself(machine: Record) -> list[str]:
-    """What keeps its guest from moving while it runs, whichever the target."""
+    """What keeps its guest from moving while it runs, whichever target is chosen."""
     found = []
     # A live migration resumes the guest on the target, so a guest that an administrator has paused would be resumed,
     # too.
@@ -198,8 +200,8 @@ def _knows_no_live(node: Record) -> list[str]:
 
 
 def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
-    """What of the running guest the other host could not continue. A fact that either host has not reported counts
-    against it."""
+    """Why the other host could not continue the running guest. A fact that either host has not reported counts against
+    the other host."""
     if here["accelerator"] is None or there["accelerator"] is None:
         return ["cpu: the hosts have not told what they are"]
     found = []

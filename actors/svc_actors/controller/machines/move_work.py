@@ -1,14 +1,14 @@
 """The task of a move on its two nodes: the disks are transferred by streams that are joined here.
 
-A running machine is shut down first, as late as possible: the target has fetched the image by then. It is not started
-here. Its desired power is still `running`, so the power watch starts it on whichever node the task has left it.
-`live_work` does what is different in a live migration.
+A running machine is shut down first, but as late as possible: the target has fetched the image by then. The task does
+not start it again: its desired power is still `running`, so the power watch starts it on the node on which the task
+leaves it. `live_work` does the parts that differ in a live migration.
 
 Repeatable from its start, as all work: the nodes answer from their journals what they did. A transfer that was cut
-short (an agent, the controller or a connection died) is repeated, after the target has removed what it has.
+short (an agent, the controller or a connection died) is repeated, after the target has removed its incomplete copy.
 
-Rejected: agents that dial each other. Each would need an open port and trust in every other node; both dial the
-controller, which they trust already, and the disks pass through it.
+Rejected: connections from one agent to another. Each agent would need an open port and would have to trust every other
+node. Instead both connect to the controller, which they trust already, and the disks pass through the controller.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _OTHER_ENDS_SECONDS: Final = 15.0
 
 @dataclass(frozen=True)
 class _Ready:
-    """A machine that can move; the target has its image."""
+    """A machine that can move. Its image is on the target."""
 
     kept: KeptMachine
     image_id: UUID
@@ -69,7 +69,7 @@ class _Ready:
 
 
 class MoveWork:
-    """`seen`, `commit_move` and `gone_back` as of `LiveWork`."""
+    """`seen`, `commit_move` and `gone_back` as in `LiveWork`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class MoveWork:
             raise conflict("The machine was started on its host meanwhile; it was not moved and keeps running.")
 
     async def _described(self, run: TaskRun, vm_id: UUID, attempt: int) -> KeptMachine:
-        """The machine as its own node has recorded it. The controller has not kept what belongs to its first boot."""
+        """The machine as its own node has recorded it: the controller does not keep the data of its first boot."""
         result = await run.perform(VmDescribe(vm_id=vm_id), step=f"describe-{attempt}", timeout=_DESCRIBE_SECONDS)
         if not isinstance(result, MachineResult):
             raise TypeError(f"vm.describe was answered with {result.kind}")
@@ -212,7 +212,7 @@ def _target(run: TaskRun) -> UUID:
 
 
 async def _cleared(run: TaskRun, attempt: int, volumes: tuple[UUID, ...]) -> bool:
-    """Have the target remove what it has of the machine. False if it does not confirm in time."""
+    """Have the target remove its incomplete copy of the machine. False if the target does not confirm in time."""
     remove = VmDelete(vm_id=run.task.resource_id, destroy_disks=True, destroy_volumes=volumes)
     try:
         await run.perform(remove, step=f"clear-{attempt}", timeout=_CLEAR_SECONDS, node_id=_target(run))
@@ -224,8 +224,9 @@ async def _cleared(run: TaskRun, attempt: int, volumes: tuple[UUID, ...]) -> boo
 async def _both(
     run: TaskRun, attempt: int, send: VmSend, take_in: VmMigrate
 ) -> list[tuple[CopiedDisk, ...]] | HostRefused | LostWithNode:
-    """The disks as each node has them. When one node fails, the other is heard too, for a while: of the two reasons the
-    better one is returned, which says more than that the other end has gone."""
+    """Have the source send and the target receive; returns the disks as each node has them. When one node fails, the
+    other gets some time to fail, too. Of the two reasons the better one is returned: one that says more than that the
+    other end has gone."""
     disks: list[tuple[CopiedDisk, ...]] = []
     refusals: list[HostRefused | LostWithNode] = []
 

@@ -1,21 +1,22 @@
 """A machine moves to another node: the decision, and the one transaction that says where the machine is.
 
-The record decides where a machine is. Until its task has succeeded it is on `node_id`, and what the target
-(`moving_to`) has of it belongs to nobody. The transaction that ends the task names the target, and what the source
-(`moved_from`) still has belongs to nobody. Either is removed, however late (`reconcile.remains_watch`), and its room
-is held until then. So a crash, wherever it comes, leaves a machine on exactly one node.
+The record decides where a machine is. Until the task of its move has succeeded, the machine is on `node_id`, and what
+the target (`moving_to`) has of it does not count. The transaction that ends the task names the target as `node_id`;
+from then on what the source (`moved_from`) still has does not count. What does not count is removed, however late
+(`reconcile.remains_watch`), and its room stays reserved until then. So a crash at any point leaves a machine on exactly
+one node.
 
 Invariants:
-- a machine moves while it is off, or live (`live_work`). With `restart` the task shuts a running one down; its desired
-  power stays `running`, so the power watch starts it again on whichever node the task leaves it;
-- a machine of which an earlier move has left something on a node does not move;
+- a machine moves while it is off, or live (`live_work`). With `restart` the task shuts a running machine down; its
+  desired power stays `running`, so the power watch starts it again on the node on which the task leaves it;
+- as long as an earlier move has left parts of a machine on another node, the machine does not move;
 - a guest that moved live continues at the target once the record names the target (`commit_move`), before its task
   ends;
 - the target is judged under the lock of its capacity. Both nodes' capacities are locked in the order of their ids;
-- the target carries the machine's addresses only once the source has released them. Before, the machine is not
+- the target carries the machine's addresses only once the source has released them. Before that, the machine is not
   started there, its network is not applied, and no address is freed.
 
-Why the record changes last: a target that died half-way would else be the machine's node, without a complete disk.
+Why the record changes last: otherwise a target that died half-way would be the machine's node, without a complete disk.
 
 Why: docs/decisions/0029-migration.md.
 """
@@ -57,7 +58,7 @@ class Move:
 
 
 async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[str, object], MachineStatus | None]:
-    """Hold room at the target; returns the task's parameters, and the machine's new status if it changes. Raises
+    """Reserve room on the target; returns the task's parameters, and the machine's new status if it changes. Raises
     conflict, not_found, not_ready."""
     if move.node_id == vm.node_id:
         raise conflict(f"The machine is on node {vm.node_name} already; nothing was changed.")
@@ -99,7 +100,8 @@ async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
 
 
 async def commit_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
-    """The guest has left the source and is complete at the target: the record names the target from now on."""
+    """Record that the guest has left the source and is complete at the target: from now on the record names the
+    target."""
     # Not if the record names the target already: this is then a repeat, because the controller was restarted between
     # this commit and the task's end.
     if vm.node_id != UUID(task.parameters[TARGET]):
@@ -111,8 +113,8 @@ async def commit_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
 
 
 async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
-    """The target is lost, and the source has all of the machine, off: the record names the source again. The guest's
-    changes at the target are lost with it."""
+    """The target is lost, and the source has all of the machine, switched off: the record names the source again.
+    Changes that the guest made at the target are lost."""
     if vm.node_id != UUID(task.parameters[TARGET]):
         return  # The record names the source already: an earlier run changed it before a restart of the controller.
     for node_id in sorted(each for each in (vm.node_id, task.node_id) if each is not None):
@@ -131,7 +133,7 @@ async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
 
 
 async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState = DomainState.STOPPED) -> None:
-    """The target has all of the machine, in this state: the record names the target from now on."""
+    """Record that the target has all of the machine, in this state: from now on the record names the target."""
     target = UUID(task.parameters[TARGET])
     for node_id in sorted(each for each in (vm.node_id, target) if each is not None):
         await lock_capacity(tx, node_id)
@@ -147,7 +149,7 @@ async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState 
 
 
 async def _tell_where(tx: Transaction, vm: MachineRow, task: Task, at: UUID) -> None:
-    """Everything that follows from another node: a new generation of the network, the audit, the event."""
+    """Write everything that follows from the new node: a new generation of the network, the audit row, the event."""
     await network_changed(tx, [vm.id])
     # The audit record contains the nodes' names, because a node may no longer exist when the record is read.
     names = await tx.fetch("SELECT id, name FROM nodes WHERE id = ANY($1::uuid[])", [vm.node_id, at])
@@ -158,7 +160,7 @@ async def _tell_where(tx: Transaction, vm: MachineRow, task: Task, at: UUID) -> 
 
 
 async def require_nothing_left(tx: Transaction, vm: MachineRow) -> None:
-    """Raises not_ready while a node still has to remove what a move has left there."""
+    """Raises not_ready while a node still has to remove what a move has left on it."""
     node = await tx.fetchval(
         """SELECT nodes.name FROM vms JOIN nodes ON nodes.id = coalesce(vms.moved_from, vms.moving_to)
            WHERE vms.id = $1""",
@@ -169,7 +171,7 @@ async def require_nothing_left(tx: Transaction, vm: MachineRow) -> None:
 
 
 async def require_released(tx: Transaction, vm: MachineRow) -> None:
-    """Raises not_ready while the node that the machine was on may still carry its addresses."""
+    """Raises not_ready while the machine's former node may still carry its addresses."""
     node = await tx.fetchval(
         "SELECT nodes.name FROM vms JOIN nodes ON nodes.id = vms.moved_from WHERE vms.id = $1", vm.id
     )
@@ -186,7 +188,8 @@ def _left_at(node: str) -> Exception:
 
 @dataclass(frozen=True)
 class Remains:
-    """What a node has to remove of a machine that is on another. `lost`: the node will not come back to do it."""
+    """What a node has to remove of a machine that is on another node. `lost`: the node is lost and will never remove
+    it."""
 
     vm_id: UUID
     node_id: UUID
@@ -194,12 +197,12 @@ class Remains:
 
 
 async def remains(queryable: Queryable) -> list[Remains]:
-    """All that is due: of moves whose task has ended."""
+    """All remains that are due for removal: those of moves whose task has ended."""
     return [_as_remains(row) for row in await queryable.fetch(_REMAINS)]
 
 
 async def removed(tx: Transaction, left: Remains) -> bool:
-    """The node has nothing of the machine left. False if the removal is no longer due."""
+    """Record that the node has no part of the machine left. False if the removal is no longer due."""
     row = await tx.fetchrow(
         "SELECT node_id, moving_to, moved_from FROM vms WHERE id = $1 FOR NO KEY UPDATE", left.vm_id
     )

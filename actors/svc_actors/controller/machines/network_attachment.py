@@ -4,7 +4,7 @@ Invariants:
 - the caller has locked the machine's row, so concurrent callers never exceed a limit;
 - the host applies the change later: the generation grows in the same transaction (`network_changed`), and a detached
   address becomes free only when the host no longer carries it;
-- a machine gets nothing that its node has reported it cannot carry.
+- a machine gets no address, rate or group that its node has reported it cannot apply.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
 
 
 def _the_pool(rows: list[Record], wanted: NewAddress, family: int | None, network: str) -> Record:
-    """The pool that was named, by its id or by an address in it; `network` is the end of a message."""
+    """The pool that the request names, by its id or by an address in it; `network` is the end of a message."""
     if not rows and wanted.ip is None:
         raise not_found("There is no such pool.")
     if not rows and wanted.pool_id is not None:
@@ -200,8 +200,9 @@ def _unfit(pool: Record) -> str | None:
 
 
 async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded: bool) -> None:
-    """Raises capacity at the limits. Addresses being released do not count, since the machine no longer uses them. But
-    while its host is away none becomes free; so the sum of both is limited, too, or one machine could empty a pool."""
+    """Raises capacity at the limits. Addresses that are being released do not count towards the first limit, since the
+    machine no longer uses them. But while its host is away, none of these becomes free: so the sum of both is limited,
+    too, or one machine could empty a pool."""
     held = await tx.fetchone(
         """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family_in_all,
                       count(*) FILTER (WHERE family(ip) = $2 AND state = 'allocated') AS of_the_family

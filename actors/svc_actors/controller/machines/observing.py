@@ -1,10 +1,12 @@
 """Records hosts' reports of machines outside of a task's outcome, for many machines at once.
 
-A restarted host has news of every machine it has, and of a thousand hosts some report at any time. A few statements
-record all that has arrived; one message and transaction per machine took most of the database's time.
+A restarted host reports every machine that it has, and among a thousand hosts some are reporting at any time. Therefore
+a few statements record all reports that have arrived: one message and one transaction per machine took most of the
+database's time.
 
 Invariants:
-- a row is locked before it is decided on, as the Machine actor does: the second of the two reads what the first wrote;
+- a row is locked before its change is decided, as in the Machine actor: if both change a row, the second reads what the
+  first has written;
 - a locked row delays no other machine: it is skipped, and the caller sends the report to that machine's actor, which
   waits;
 - a report while a task of the machine is open is noted, but changes no status: the task's end decides.
@@ -71,8 +73,8 @@ async def record_observations(
 
 
 def _heard_since(vm: MachineRow, asked_at: datetime, now: datetime) -> bool:
-    """Whether the last report was recorded after the inventory was requested, and so is newer than it. A time in the
-    future (the clock was set back) does not count."""
+    """Whether the machine's last report was recorded after the inventory was requested, and so is newer than the
+    inventory. A time in the future (the clock was set back) does not count."""
     return vm.observed_at is not None and asked_at < vm.observed_at <= now
 
 

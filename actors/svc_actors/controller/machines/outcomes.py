@@ -1,14 +1,14 @@
-"""What the end of a task, or the host's word outside of one, makes of a machine.
+"""The effect of a task's end, or of a host's report outside of a task, on a machine.
 
 Called in a transaction that has the machine's row locked: by the Machine actor, and (`moved_by`) by `observing`.
 
-Rule: the status follows the host's last word, not the task's result. A shutdown that failed leaves a machine running
-because its host says so, not because the task failed. Only if the host has said nothing final is the status derived
-from what the machine was before the order (`_assumed_observation`). The exception is a creation that failed: whatever
-was seen of it, the machine was never built.
+Rule: the status follows the host's last report, not the task's result. A shutdown that failed leaves a machine running
+because its host says so, not because the task failed. Only if the host has reported nothing final, the status is
+derived from the machine's status before the order (`_assumed_observation`). The exception is a creation that failed:
+whatever the host reported meanwhile, the machine was never built.
 
-Rejected: one message and one function for each operation's end. They differed in a word, and each had its own copy of
-what follows for all (the network's generation, the status); that part is decided once here.
+Rejected: one message and one function for each operation's end. These differed in a word, and each had its own copy of
+the part that is the same for all (the network's generation, the status); this part is written once here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ LOST: Final = "The host no longer has the machine."
 
 
 async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """First what is specific to the operation that has ended; then, for all, the network and the status."""
+    """First apply what is specific to the operation that has ended; then, for all operations, the network and the
+    status."""
     # A result with a state is the host's report at the end of the task. Without such a result (the task failed, or the
     # operation does not report the guest's state), the last state observed while the task was open counts.
     heard = ending.result.state if isinstance(ending.result, DomainResult) else None
@@ -143,9 +144,9 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
 
 
 async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """A task ended, and nobody knows what it has done. The machine is taken to be what it was before, until its host
-    says otherwise. No address, disk or room is given back: the host may have used all of it. A deleted machine stays
-    deleted."""
+    """A task ended, and nobody knows what it has done. The machine is taken to be in the state from before the task,
+    until its host reports otherwise. No address, disk or room is given back: the host may have used all of it. A
+    deleted machine stays deleted."""
     if vm.status is MachineStatus.DELETED:
         return
     if task.op in snapshots.OPS:
@@ -161,7 +162,7 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
 def moved_by(
     status: MachineStatus, known: str | None, observation: Observation, reason: str | None
 ) -> tuple[MachineStatus, str | None]:
-    """The status that the observation leads to, and why; `known` is why the machine is what it is now."""
+    """The status to which the observation leads, and the reason for it; `known` is the reason of the present status."""
     after = move(status, observation)
     # The machine was observed off, or lost, again. If this report has no reason, the first report's reason stays.
     if after is status and after in (MachineStatus.STOPPED, MachineStatus.FAILED):
@@ -172,16 +173,16 @@ def moved_by(
 
 
 async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
-    """The failed machine stays until it is deleted, without an address and without its first boot's secret. Its address
-    is `releasing` until the node confirms: the host may have routed it before it failed."""
+    """The failed machine stays until it is deleted, without an address and without the secret of its first boot. Its
+    address is `releasing` until the node confirms: the host may have routed it before the creation failed."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     await lock_capacity(tx, vm.node_id)
     await start_release(tx, vm.id)
 
 
 async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteResult) -> None:
-    """The host has removed it. An address that the host did not name stays `releasing`; a disk that was kept becomes a
-    volume."""
+    """The host has removed the machine. An address that the host did not name stays `releasing`; a disk that the host
+    has kept becomes a volume."""
     await machine_gone(tx, vm.id, [UUID(each) for each in task.parameters.get(DESTROYED, ())])
     await lock_capacity(tx, vm.node_id)
     await start_release(tx, vm.id)
@@ -211,8 +212,8 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
 
 
 async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, memory_mib: int) -> None:
-    """The host refused the update and has what it had before. If the old name is another machine's by now, this one
-    keeps the new name; the sizes go back in any case."""
+    """The host refused the update and still has the old values. If the old name is another machine's by now, this
+    machine keeps the new name; the sizes are reverted in any case."""
     try:
         async with tx.savepoint():
             await write_definition(tx, vm.id, name=name, vcpus=vcpus, memory_mib=memory_mib)
@@ -221,7 +222,8 @@ async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, m
 
 
 async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded: bool) -> None:
-    """The record names the new system once the host says that it is there. It is to run, as a new machine does."""
+    """The record names the new system once the host reports that it is installed. The desired power becomes running, as
+    for a new machine."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if not succeeded:
         return
@@ -243,7 +245,8 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
 
 
 def _assumed_observation(status: MachineStatus) -> Observation:
-    """The observation to use if the host has said nothing final: what the machine was before the order."""
+    """The observation to use if the host has reported nothing final: it follows from the machine's status before the
+    order."""
     match status:
         case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
             return Observation.UNBUILT

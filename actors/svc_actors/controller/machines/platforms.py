@@ -25,7 +25,7 @@ def as_parameter(platform: Platform) -> dict[str, Any]:
 
 
 def of_task(task: Task) -> Platform | None:
-    """The task's new platform; None if it stays, or if the task is from before there was a choice."""
+    """The task's new platform; None if it does not change, or if the task is from a release that did not record it."""
     value = task.parameters.get(PLATFORM)
     return None if value is None else Platform.model_validate(value)
 

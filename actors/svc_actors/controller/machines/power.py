@@ -1,10 +1,10 @@
 """The desired power state of a machine, and the response when it is off but should be running.
 
 Theory of operation. A machine has a status, which follows its host's reports, and a desired power state. Orders set the
-latter: a start, a reboot and a reset to running, a shutdown, a forced stop and a deletion to stopped. When a machine
-goes off without an order, its restart policy and the cause decide once, at the observation: either the desired state
-stays running, or it becomes `stopped` and nothing is done. So the loop that closes the difference
-(`reconcile.power_watch`) needs no policy: it starts what should be running and is not.
+desired state: a start, a reboot and a reset set it to running; a shutdown, a forced stop and a deletion set it to
+stopped. When a machine goes off without an order, its restart policy and the cause decide once, at the observation:
+either the desired state stays running, or it becomes `stopped` and nothing is done. So the loop that closes the
+difference (`reconcile.power_watch`) needs no policy: it starts machines that should be running and are not.
 
 | went off because            | always  | on_failure | never |
 |-----------------------------|---------|------------|-------|
@@ -13,10 +13,10 @@ stays running, or it becomes `stopped` and nothing is done. So the loop that clo
 | its host was restarted (power cut, reboot) | restart | restart | off |
 
 Invariants:
-- failures in a row delay the next attempt, from the sixth on by an hour each (an open circuit breaker). They are reset
-  by an order to the machine, or when it has run for ten minutes. A restart of the host is not a failure of its
-  machines;
-- a machine whose files are missing is not tried again before an order to it.
+- failures in a row delay the next attempt, from the sixth on by an hour each (an open circuit breaker). Their count is
+  reset by an order to the machine, or when the machine has run for ten minutes. A restart of the host is not a failure
+  of its machines;
+- a machine whose files are missing is not started again without an order.
 
 Called with the machine's row locked, in the transaction that writes its status.
 
@@ -92,7 +92,7 @@ def paused_alert(vm_id: UUID) -> str:
 
 
 async def want(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
-    """Set the desired state, by an order or the host's report, and reset the count of failures."""
+    """Set the desired state because of an order or the host's report, and reset the count of failures."""
     await tx.execute(
         "UPDATE vms SET desired_power = $2, restart_failures = 0, restart_after = NULL WHERE id = $1",
         vm.id,
@@ -156,7 +156,8 @@ async def task_ended(
 
 
 async def note_pause(tx: Transaction, vm: MachineRow, state: DomainState, cause: StateCause | None) -> None:
-    """Raise the alert about a guest whose disk could not be written, and close it at any other report."""
+    """Raise the alert about a guest that was paused because its disk could not be written; any other report closes the
+    alert."""
     if state is DomainState.PAUSED and cause is StateCause.IO_ERROR:
         await raise_alert(
             tx,
@@ -212,7 +213,8 @@ async def _write_attempt(tx: Transaction, vm: MachineRow, failures: int, pause: 
 
 
 def _is_final(ending: Ending) -> bool:
-    """Whether an unsuccessful order to stop has definitely ended, unlike one that its node never answered."""
+    """Whether an order to stop that did not succeed has definitely ended. An order that its node never answered has
+    not."""
     return ending.status is TaskStatus.CANCELLED or (
         ending.status is TaskStatus.FAILED and ending.error_code is not ErrorCode.UNAVAILABLE
     )

@@ -1,7 +1,8 @@
-"""The processor of a machine's guest: decides about another one, and records when the guest has it.
+"""The processor of a machine's guest: decides about changing it, and records when the guest has the new one.
 
-The host's definition has the new one at once, the guest from its next start: `vms.cpu_mode` is the guest's,
-`cpu_next_mode` the one waiting in the definition. Only a start of QEMU applies the latter, so a reset does not.
+The host's definition has the new processor at once, the guest from its next start: `vms.cpu_mode` is the guest's
+processor, `cpu_next_mode` the one in the definition that waits for this start. Only a start of QEMU applies it; a reset
+does not.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class NewProcessor:
 
 
 async def change(tx: Transaction, vm: MachineRow, new: NewProcessor) -> tuple[dict[str, object], MachineStatus | None]:
-    """The task's parameters, and the machine's status meanwhile: None if it stays. Nothing is recorded before the host
-    has done it. Raises conflict, invalid."""
+    """Decide about another processor; returns the task's parameters, and the machine's status meanwhile: None if it
+    does not change. Nothing is recorded before the host has changed the definition. Raises conflict, invalid."""
     require_not_in_rescue(vm, refusal_text(Order.CPU_SET))
     status = vm.status if vm.status is MachineStatus.STOPPED else moved(vm, Order.CPU_SET)
     defined = vm.cpu_next_mode or vm.cpu_mode
@@ -50,7 +51,8 @@ async def change(tx: Transaction, vm: MachineRow, new: NewProcessor) -> tuple[di
 
 
 async def changed(tx: Transaction, vm: MachineRow, task: Task, state: DomainState | None) -> None:
-    """Record the new processor, which the host's definition has; the guest has it, too, unless it is still running."""
+    """Record the new processor, which is now in the host's definition. Unless the guest is still running, the guest has
+    it, too."""
     mode = CpuMode(task.parameters["cpu_mode"])
     waits = state is not DomainState.STOPPED and not task.parameters["restart"] and mode is not vm.cpu_mode
     await write_processor(tx, vm.id, vm.cpu_mode if waits else mode, mode if waits else None)
@@ -62,7 +64,7 @@ def starts_anew(task: Task) -> bool:
 
 
 async def take_up(tx: Transaction, vm: MachineRow) -> None:
-    """Record that the guest was started from the definition, and so has its processor."""
+    """Record that the guest was started from the definition, and so has the definition's processor."""
     if vm.cpu_next_mode is not None:
         await write_processor(tx, vm.id, vm.cpu_next_mode, None)
 

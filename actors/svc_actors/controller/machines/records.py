@@ -80,9 +80,9 @@ _ROW: Final = TypeAdapter(MachineRow)
 
 @dataclass(frozen=True)
 class Marks:
-    """What only the record of a machine has, set when it is created and changed at any time. Each is a column of `vms`;
-    None leaves one as it is. `restart_policy`: whether the machine is started again when it goes off without an order,
-    from the next time on. `labels` replace all existing ones."""
+    """Properties that a machine has only in its record; they are set at its creation and can be changed at any time.
+    Each is a column of `vms`; None leaves a column as it is. `restart_policy`: whether the machine is started again
+    when it goes off without an order, from the next time on. `labels` replace all existing ones."""
 
     restart_policy: RestartPolicy | None = None
     labels: Mapping[str, str] | None = None
@@ -90,11 +90,11 @@ class Marks:
 
     @classmethod
     def of(cls, request: object) -> Marks:
-        """Those of a request, whose fields have the same names."""
+        """The marks in a request, whose fields have the same names."""
         return cls(**{mark.name: getattr(request, mark.name) for mark in fields(cls)})
 
     def columns(self) -> dict[str, Any]:
-        """The given ones by column."""
+        """The marks that are set, by column."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -114,7 +114,8 @@ def as_machine(row: Record) -> MachineRow:
 
 
 def taken_up(off: str) -> str:
-    """SQL for an update of `vms` that applies the waiting processor if `off` is true: the next guest has it."""
+    """SQL for an update of `vms` that applies the waiting processor if `off` is true: the next start gives it to the
+    guest."""
     return f"""cpu_mode = CASE WHEN {off} THEN coalesce(vms.cpu_next_mode, vms.cpu_mode) ELSE vms.cpu_mode END,
                cpu_next_mode = CASE WHEN {off} THEN NULL ELSE vms.cpu_next_mode END"""
 
@@ -142,10 +143,10 @@ async def write_outcome(
     built: bool,
     generation: int | None,
 ) -> None:
-    """Write everything that the end of a task says of its machine: its status, its state as `heard` from the host,
+    """Write everything that the end of a task says about its machine: its status, its state as `heard` from the host,
     whether the host has `built` it (then the seed of its first boot is no longer needed), and the `generation` of its
-    network that the host has at least. In one statement, since each update of indexed columns writes to all indexes of
-    the row."""
+    network that the host has at least. All in one statement, since each update of indexed columns writes to all indexes
+    of the row."""
     if vm.status is MachineStatus.DELETED or (generation is not None and generation > MOST_BELIEVED):
         generation = None
     moved = (status, reason) != (vm.status, vm.status_reason)
@@ -207,7 +208,7 @@ async def write_size(
 
 
 async def write_processor(tx: Transaction, vm_id: UUID, now: CpuMode, following: CpuMode | None) -> None:
-    """`following`: the processor after the next start, if it is another."""
+    """`following`: the processor after the next start, if it differs."""
     await tx.execute(
         "UPDATE vms SET cpu_mode = $2, cpu_next_mode = $3 WHERE id = $1",
         vm_id,

@@ -48,9 +48,9 @@ class Size:
 
 @dataclass(frozen=True)
 class NewSize:
-    """The desired size: a plan with its sizes, or individual sizes; None leaves one as it is. `reboot`: a running guest
-    may be shut down and started again, which new processors and memory need. `bounded`: the plan's limit of addresses
-    applies, as for a customer."""
+    """The desired size: a plan with its sizes, or individual sizes; None leaves a size as it is. `reboot`: a running
+    guest may be shut down and started again, because new processors and memory need a restart. `bounded`: the plan's
+    limit of addresses applies, as for a customer."""
 
     plan_id: UUID | None
     vcpus: int | None
@@ -83,8 +83,8 @@ class NewSystem:
 
 
 async def resize(tx: Transaction, vm: MachineRow, size: NewSize) -> tuple[Parameters, MachineStatus | None]:
-    """Change the record; returns the task's parameters, and the machine's status meanwhile: None if it stays. Raises
-    conflict, invalid, capacity."""
+    """Change the record; returns the task's parameters, and the machine's status meanwhile: None if it does not change.
+    Raises conflict, invalid, capacity."""
     require_not_in_rescue(vm, refusal_text(Order.RESIZE))
     before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
     after = size.instead_of(before)
@@ -155,7 +155,7 @@ async def reinstall(
 
 
 async def task_of_order(tx: Transaction, vm_id: UUID, op: str, order: str | None) -> Task | None:
-    """The task that this order started earlier, while its key counts."""
+    """The task that this order started earlier, as long as its idempotency key counts."""
     task_id: UUID | None = await tx.fetchval(
         """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
                                   AND parameters->>'order' = $3 AND created_at > now() - $4::interval

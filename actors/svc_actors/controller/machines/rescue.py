@@ -113,7 +113,7 @@ async def _newest(queryable: Queryable) -> Record | None:
 
 
 async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """Apply the end of a rescue task: only a success says what the host has."""
+    """Apply the end of a rescue task. Only after a success it is known what the host boots."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if ending.succeeded:
         await write(tx, vm.id, task.op == Order.RESCUE.op)

@@ -4,8 +4,8 @@
     taking, ready, failed -> deleting -> gone
     taking, deleting, restoring -> failed     it is incomplete or missing: it can only be deleted
 
-A snapshot is inside the disks of its machine. It is migrated with them and ends with them: a reinstallation, the
-restoration of a backup and a deletion replace or remove the disks.
+A snapshot is stored inside the disks of its machine. It moves with the disks and is lost with them: a reinstallation,
+the restoration of a backup and a deletion replace or remove the disks.
 
 Invariant: every state except `ready` and `failed` belongs to an open task of the machine, which has one at a time. So
 nothing else happens to the disks meanwhile: no backup, no migration, no resize.
@@ -111,7 +111,7 @@ async def gone_with_disks(tx: Transaction, vm_id: UUID) -> None:
 
 
 async def was_taken(queryable: Queryable, snapshot_id: UUID) -> bool:
-    """Whether its host has ever reported that it exists."""
+    """Whether the machine's host has ever reported that the snapshot exists."""
     taken: bool | None = await queryable.fetchval(
         "SELECT taken_at IS NOT NULL FROM machine_snapshots WHERE id = $1", snapshot_id
     )

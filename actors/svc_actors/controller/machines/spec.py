@@ -37,9 +37,9 @@ ROOT = "root"
 class Seed:
     """The secret part of a first boot or of a password change, sealed in the machine's row while it is needed.
 
-    `generated` is a password that the service generated, stored only until the task has ended, so that an answer lost
-    in a crash can be repeated. A password chosen by the caller is never stored, here or elsewhere. `user_data` is the
-    owner's own, for cloud-init.
+    `generated` is a password that the service generated. It is stored only until the task has ended, so that an answer
+    that was lost in a crash can be repeated. A password chosen by the caller is never stored, here or elsewhere.
+    `user_data` is the owner's own, for cloud-init.
     """
 
     password_hash: str | None
@@ -108,7 +108,7 @@ async def machine_disks(queryable: Queryable, vm_id: UUID) -> tuple[DiskSpec, ..
 
 
 def seed_spec(instance_id: str, hostname: str, account: str, ssh_keys: Sequence[str], secret: Seed) -> SeedSpec:
-    """The data of a first boot: with an `instance_id` that the guest has not booted with, it runs its first boot
+    """The data of a first boot: if the guest has not booted with this `instance_id` yet, it runs its first boot
     again."""
     return SeedSpec(
         instance_id=instance_id,
@@ -124,8 +124,8 @@ def seed_spec(instance_id: str, hostname: str, account: str, ssh_keys: Sequence[
 async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
     """The complete desired network of this machine for its host.
 
-    The generation is never read after the data it stands for, so that data may be newer than the generation, never
-    older: a host that reports a generation has all of it. Raises not_found.
+    The generation is read together with or before the data for which it stands. So the data may be newer than the
+    generation, but never older, and a host that reports a generation has all data of that generation. Raises not_found.
     """
     return await _network(queryable, vm_id, await _rows(queryable, vm_id))
 
@@ -149,7 +149,7 @@ async def _network(queryable: Queryable, vm_id: UUID, rows: Sequence[Record]) ->
 
 
 def effective_rate(rate_mbps: int | None, throttle_mbps: int | None) -> int | None:
-    """The effective cap: the lower one of the operator's and the traffic sanction's; None is no cap."""
+    """The effective cap: the lower of the operator's and the traffic sanction's; None means no cap."""
     return min((cap for cap in (rate_mbps, throttle_mbps) if cap is not None), default=None)
 
 
@@ -159,7 +159,8 @@ def held_network(ip: object) -> IPNetwork:
 
 
 def _nic(rows: Sequence[Record], rate_mbps: int | None) -> NicSpec:
-    """One NIC, from the rows of its addresses. They all have the same VLAN: no others can be attached."""
+    """One NIC, from the rows of its addresses. All rows have the same VLAN, because addresses of another VLAN cannot be
+    attached to the NIC."""
     nic = rows[0]
     return NicSpec(
         nic_id=nic["nic_id"],

@@ -6,8 +6,8 @@ Theory of operation. A machine has one status in the record. Two kinds of event 
    transient status (`starting`, `stopping`, `rebooting`, `deleting`) and creates a task. One task at a time: while one
    is open every other order is refused as `not_ready`, except `force_stop`, which supersedes a start, a shutdown, a
    reboot or a reset that is under way. A resize, or another processor, without a restart leaves the status as it is,
-   and so does the migration of a stopped machine. A rescue is not a status: a machine in rescue is running or stopped,
-   and that it boots the rescue system is a separate fact (`rescue`).
+   and so does the migration of a stopped machine. Rescue is not a status: a machine in rescue is running or stopped,
+   and whether it boots the rescue system is a separate fact (`rescue`).
 2. *Observations*: the state of the guest as the node reported it. Only an observation leads to `running` and `stopped`;
    the record never claims more than was seen. While a task is open the observation is stored next to the status and
    applied when the task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
@@ -45,7 +45,7 @@ class MachineStatus(StrEnum):
 
 
 class Order(StrEnum):
-    """What a caller may want of a machine that exists."""
+    """The orders that a caller may give to an existing machine."""
 
     START = "start"
     SHUTDOWN = "shutdown"
@@ -65,7 +65,7 @@ class Order(StrEnum):
 
     @property
     def op(self) -> str:
-        """The name of its task, and of the node operation that executes it."""
+        """The name of the order's task, and of the node operation that executes the order."""
         return f"vm.{self.value}"
 
     @property
@@ -75,14 +75,14 @@ class Order(StrEnum):
 
 
 class DesiredPower(StrEnum):
-    """The desired power state; `power` says who decides it."""
+    """The desired power state; `power` says what sets it."""
 
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class RestartPolicy(StrEnum):
-    """Whether a machine is started again that went off without an order."""
+    """Whether a machine that went off without an order is started again."""
 
     ALWAYS = "always"
     ON_FAILURE = "on_failure"
@@ -94,7 +94,8 @@ _SWITCHES_OFF: Final = frozenset({Order.SHUTDOWN, Order.FORCE_STOP, Order.DELETE
 
 
 class Observation(StrEnum):
-    """What the host said, or that it has nothing to say (`UNBUILT`: the task failed before there was a machine)."""
+    """The state that the host reported. `UNBUILT`: there is nothing to report, because the task failed before there was
+    a machine."""
 
     RUNNING = "host_running"
     STOPPED = "host_stopped"
@@ -212,7 +213,8 @@ def move(status: MachineStatus, event: Event) -> MachineStatus:
 
 
 def observe(state: DomainState) -> Observation | None:
-    """The observation of a state that a host reported; None for a guest that is shutting down, which is not final."""
+    """The observation for a state that a host reported. None for a guest that is shutting down, because that is not
+    final."""
     match state:
         case DomainState.RUNNING | DomainState.PAUSED:
             return Observation.RUNNING
@@ -225,12 +227,12 @@ def observe(state: DomainState) -> Observation | None:
 
 
 def refusal_text(order: Order) -> str:
-    """`started`, `forced to stop`, ...: the participle for a refusal of the order."""
+    """The participle for a refusal of the order: `started`, `forced to stop`, ..."""
     return _REFUSAL_TEXTS[order]
 
 
 def run_it_first(status: MachineStatus) -> str | None:
-    """A hint for an order that needs a running machine; None if its owner can do nothing."""
+    """A hint for an order that needs a running machine; None if the machine's owner can do nothing about it."""
     match status:
         case MachineStatus.STOPPED:
             return "Start the machine first."

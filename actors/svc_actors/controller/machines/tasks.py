@@ -1,4 +1,4 @@
-"""A machine's task: it has one at a time. An order is refused while one is under way, or supersedes it.
+"""A machine's task. A machine has one task at a time: an order is refused while one is under way, or supersedes it.
 
 All functions run in the transaction of an order, which has locked the machine's row.
 """
@@ -68,7 +68,7 @@ async def new_task(
     parameters: dict[str, object],
     node_id: UUID | None = None,
 ) -> Task:
-    """`node_id`: for a task on another node than the machine's."""
+    """`node_id`: for a task on a node other than the machine's."""
     task = await create_task(
         tx,
         caller,

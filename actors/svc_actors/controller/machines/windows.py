@@ -1,9 +1,9 @@
 """The first boot of a Windows machine, and the password of its administrator's account (specification, Password rule).
 
 Windows takes no crypt hash: the agent in the guest sets the password itself, once the first boot has ended. Until then
-an ordered password is only in this process's memory. If the process ends earlier, or Windows refuses the password, that
-is recorded, and the password that the machine has set for itself is offered once instead; it is stored in the machine
-and read there on request.
+an ordered password is only in this process's memory. If the process ends earlier, or Windows refuses the password, this
+is recorded, and the password that the machine has set for itself is offered once instead. That password is stored in
+the machine, and read there on request.
 
 Why: docs/decisions/0037-hosts-kvm-and-windows.md.
 """
@@ -37,8 +37,8 @@ class NodeQueries(Protocol):
 
 
 class WindowsPasswords:
-    """Passwords that were ordered and not set yet, by the id of the machine, or of the task that changes one. One per
-    process: they are lost when it ends."""
+    """Passwords that were ordered and not set yet, by the id of the machine or, for a change of password, of the task.
+    One instance per process: the passwords are lost when the process ends."""
 
     def __init__(self) -> None:
         self._ordered: dict[UUID, str] = {}
@@ -72,7 +72,7 @@ class Setup:
 
     @property
     def offered(self) -> bool:
-        """Whether the machine's own password may be taken."""
+        """Whether the password that the machine has set for itself may be taken."""
         return self.booted_at is not None and self.password_set_at is None and self.credential_taken_at is None
 
 
@@ -82,7 +82,7 @@ UNKNOWN: Final = Setup(False, None, None, None, None)
 
 @dataclass(frozen=True)
 class Awaited:
-    """`ordered_at` distinguishes the system from one that replaces it meanwhile."""
+    """`ordered_at` distinguishes the system from another one that replaces it meanwhile."""
 
     vm_id: UUID
     node_id: UUID
@@ -119,7 +119,8 @@ async def awaited(queryable: Queryable) -> list[Awaited]:
 
 
 async def booted(tx: Transaction, vm: MachineRow, ordered_at: datetime, error: str | None) -> None:
-    """Record that the first boot has ended, and that an ordered password is set, or is not for the reason `error`."""
+    """Record that the first boot has ended. An ordered password is now set; with `error`, it is not set for this
+    reason."""
     changed = await tx.fetchval(
         """UPDATE windows_setups SET booted_at = now(), password_error = $3,
                password_set_at = CASE WHEN password_ordered AND $3::text IS NULL THEN now() END
@@ -138,7 +139,7 @@ async def password_set(tx: Transaction, vm_id: UUID) -> None:
 
 
 async def require_booted(queryable: Queryable, vm_id: UUID) -> None:
-    """Raises not_ready until the first boot has ended: a password set during it is lost."""
+    """Raises not_ready until the first boot has ended: a password set before that would be lost."""
     setup = await setup_of(queryable, vm_id)
     if setup is not None and setup.booted_at is None:
         raise not_ready(

@@ -1,7 +1,7 @@
 """The work of each order's task on the node. No status is decided here: the outcome goes to the Machine actor.
 
 Invariant: a work function can be repeated from its start. It reads the records again, and every step has the same
-operation id as before, so the agent answers for steps that it has already done.
+operation id as before, so for a step that is done already the agent repeats its answer.
 """
 
 from __future__ import annotations
@@ -234,10 +234,10 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP)
 
     async def delete(self, run: TaskRun) -> OperationResult:
-        """While the node is away nothing is sent and nothing fails: time counts only while it is online. An attempt
-        that the node leaves unanswered is followed by another with its own id; the first one is cancelled on the node,
-        and deleting twice is harmless. A lost node is not waited for: nobody can report which addresses it has
-        released, so the machine's addresses stay `releasing`."""
+        """Delete the machine on its node. While the node is away nothing is sent and nothing fails: time counts only
+        while the node is online. An attempt that the node leaves unanswered is cancelled on the node, and another one
+        follows with its own id; deleting twice is harmless. A lost node is not waited for: nobody can report which
+        addresses it has released, so the machine's addresses stay `releasing`."""
         operation = VmDelete(
             vm_id=run.task.resource_id,
             destroy_disks=bool(run.task.parameters["destroy_disks"]),
@@ -283,9 +283,11 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP)
 
     async def reinstall(self, run: TaskRun) -> OperationResult:
-        """The task's id is the new system's instance id, so a repeated attempt is the same reinstallation. At some
-        point the old system is gone, and only the host knows whether that has happened. So an attempt without an
-        answer, or during which the agent crashed, is repeated; time counts only while the node is online."""
+        """The task's id is the new system's instance id, so a repeated attempt is the same reinstallation.
+
+        At some point of the work the old system is gone, and only the host knows whether this point was reached. So an
+        attempt without an answer, or during which the agent crashed, is repeated; time counts only while the node is
+        online."""
         vm_id, parameters = run.task.resource_id, run.task.parameters
         image_id = UUID(parameters["image_id"])
         vm = await self._database.fetchone(
@@ -386,7 +388,7 @@ class MachineWork:
         return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
 
     async def _at(self, target_id: UUID | None, performed: Awaitable[OperationResult]) -> OperationResult:
-        """Await an operation at a backup target, and raise the target's alert if that is at fault."""
+        """Await an operation at a backup target, and raise the target's alert if the target is at fault."""
         try:
             return await performed
         except HostRefused as refusal:

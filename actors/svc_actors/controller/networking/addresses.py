@@ -1,6 +1,6 @@
 """Addresses of pools: allocated, released, and never held by two machines.
 
-A pool is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix of IPv6.
+A pool is counted in slots (`pool_arithmetic`): a slot is an address of IPv4 or a sub-prefix of IPv6.
 
     (free)     --allocate-->              allocated
     allocated  --start_release-->         releasing   detached, or its machine is going
@@ -10,7 +10,7 @@ A pool is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix
     (free)     --reserve, block-->        reserved, blocked                        (`reservations`)
 
 Invariants:
-- free is the absence of a row; the primary key of `allocations` (pool, slot) keeps an address with one holder;
+- a free slot has no row; the primary key of `allocations` (pool, slot) keeps an address with one holder;
 - an address is taken by one statement, which finds a free one and inserts it. Transactions that take or release
   addresses of one pool take turns on the pool's row, so `PoolFull` is raised exactly when nothing is free;
 - each release has a number, so that a node's late answer frees neither the next holder's address nor a later release;
@@ -125,8 +125,8 @@ class PoolFull(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Allocated:
-    """What a machine has received. `network`: what its host routes to it. `address`: what the guest configures.
-    `text`: its form on the wire and in the API. `topology`: the pool's."""
+    """The address or sub-prefix that a machine has received. `network`: what its host routes to it. `address`: what the
+    guest configures. `text`: its form on the wire and in the API. `topology`: the pool's."""
 
     pool_id: UUID
     topology: str
@@ -137,7 +137,7 @@ class Allocated:
 
 @dataclass(frozen=True)
 class Releasing:
-    """What a node is to be asked to release. `through`: the last release that its answer covers."""
+    """The addresses that a node will be asked to release. `through`: the last release that its answer covers."""
 
     addresses: tuple[str, ...]
     through: int
@@ -153,7 +153,8 @@ async def allocate(
     ip: IPAddress | None = None,
     node_id: UUID | None = None,
 ) -> Allocated:
-    """Take a free address of the pool for a machine (of this node), or `ip` (of a sub-prefix, any address in it).
+    """Take a free address of the pool for a machine on this node, or the address `ip` (for a sub-prefix, any address in
+    it).
 
     Raises `PoolFull`; conflict for an `ip` that is held, set aside or outside the range, and for a pool that is not
     enabled, does not serve the node or whose topology cannot be mixed with that of the NIC's other addresses;
@@ -180,8 +181,8 @@ async def allocate(
 async def allocate_first(
     tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool, node_id: UUID | None = None
 ) -> Allocated | None:
-    """Take an address of the first of these pools that has one; None if all are full. A pool that was removed or
-    changed since it was chosen, so that it does not fit, is skipped."""
+    """Take an address from the first of these pools that has a free one; None if all are full. A pool that was removed
+    since it was chosen, or changed so that it no longer fits, is skipped."""
     for pool_id in pool_ids:
         # In a creation the NIC has no other address yet, so two kinds of pools cannot be mixed on it, and the short
         # statement suffices.
@@ -201,11 +202,10 @@ async def allocate_first(
 
 
 async def start_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
-    """All addresses of a machine that is deleted, or `ip`, which is detached, wait from now on for the node's
-    confirmation. Returns them as text.
-
-    With `ip` (of a sub-prefix, any address in it) raises not_found if the machine has no such address, and conflict for
-    its primary one and for one that is already being released.
+    """Start the release of all addresses of a machine that is deleted, or of `ip`, which is detached: from now on they
+    wait for the node's confirmation. Returns them as text. With `ip` (for a sub-prefix, any address in it) raises
+    not_found if the machine has no such address, and conflict for its primary address and for one that is already being
+    released.
     """
     # Pools are locked before the rows of addresses, the order in which addresses are taken, too.
     await lock_pools_of(tx, vm_id)
@@ -236,8 +236,8 @@ async def start_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
 
 
 async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str]) -> None:
-    """Undo the start of a release, for these addresses as `start_release` returned them: the machine stays. An address
-    that was freed by force meanwhile is gone, and may be another machine's by now."""
+    """The machine stays: undo the start of a release for these addresses, as `start_release` returned them. An address
+    that was freed by force meanwhile is skipped; it may be another machine's by now."""
     await lock_pools_of(tx, vm_id)
     await tx.execute(
         """UPDATE allocations SET state = 'allocated', release_id = NULL, changed_at = now()
@@ -248,8 +248,8 @@ async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str])
 
 
 async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
-    """What the machine's node is to be asked to release; None if nothing waits. Read it before the node is asked, and
-    pass `through` to `free_removed` with the answer."""
+    """The addresses that the machine's node will be asked to release; None if none wait. Read this before the node is
+    asked, and pass `through` to `free_removed` together with the answer."""
     row = await queryable.fetchrow(
         """SELECT array_agg(address_text(ip) ORDER BY ip) AS addresses, max(release_id) AS through FROM allocations
            WHERE vm_id = $1 AND state = 'releasing' HAVING count(*) > 0""",
@@ -261,10 +261,11 @@ async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
 async def free_removed(
     tx: Transaction, vm_id: UUID, removed: Iterable[str], *, through: int | None = None
 ) -> list[str]:
-    """Free exactly what the node named, of what this machine was releasing when it was asked. Returns what is free now.
+    """Free the addresses that the node named, as far as this machine was already releasing them when the node was
+    asked. Returns those that are free now.
 
-    `through` is what `releasing_of` gave before the node was asked; without it every release counts, which is right
-    only if the release starts in this same transaction. Repeated, or too late, it frees nothing.
+    `through` is the value that `releasing_of` returned before the node was asked. Without it every release counts,
+    which is right only if the release starts in the same transaction. A repeated or late call frees nothing.
     """
     await lock_pools_of(tx, vm_id)
     # The race against which `through` protects: the address is released, the node is asked, an administrator frees the
@@ -287,8 +288,8 @@ async def free_removed(
 
 
 async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
-    """Free an address without its node's confirmation: the caller answers for it, and audits it. Returns `text`, and
-    `vm_id` and `vm_name` of the machine that was releasing it.
+    """Free an address without its node's confirmation: the caller takes responsibility for that, and audits it. Returns
+    `text`, and `vm_id` and `vm_name` of the machine that was releasing it.
 
     Raises conflict unless it is being released, not_found for another pool's address. A confirmation that the node
     sends later finds nothing to free.
@@ -315,7 +316,7 @@ async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
 
 
 def new_mac() -> str:
-    """52:54:00, which QEMU and libvirt use, and three random bytes."""
+    """A MAC address: 52:54:00, the prefix that QEMU and libvirt use, and three random bytes."""
     return "52:54:00:" + secrets.token_bytes(3).hex(":")
 
 
@@ -383,7 +384,8 @@ async def _require_served(tx: Transaction, pool: Pool, node_id: UUID) -> None:
 
 
 async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
-    """A NIC is plugged into a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
+    """Raises conflict if the pool's topology cannot be mixed with that of the NIC's other addresses: a NIC is either
+    plugged into a bridge (and a VLAN of it), or its host routes to it, but never both."""
     other = await tx.fetchrow(
         """SELECT pools.name, pools.topology, pools.vlan FROM allocations JOIN pools ON pools.id = allocations.pool_id
            WHERE allocations.nic_id = $1 AND allocations.state = 'allocated'
@@ -400,8 +402,8 @@ async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
 
 
 async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
-    """An address that a host has itself, or carries for a machine whose record does not have it, is not free when its
-    machine releases it: it is set aside in the same transaction."""
+    """Set aside freed addresses that are not really free: those that a host has itself, or carries for a machine whose
+    record does not have them. This happens in the transaction in which the machine releases them."""
     freed = list(freed)
     # A slot has one row, so while the machine held the address, it could not be recorded as blocked, too.
     if carried := await tx.fetch(

@@ -1,17 +1,19 @@
-"""Addresses that hosts carry without a record: no machine is given one of them.
+"""Addresses that hosts carry without a record. None of these is given to a machine.
 
-They exist after the controller was restored from a backup: since the backup machines were created and addresses
-attached that it knows nothing of. A pool's part of them is blocked for as long as a host carries it.
+Such addresses exist after the controller was restored from a backup: machines that were created, and addresses that
+were attached, since the backup are unknown to it. An address of a pool is blocked for as long as a host carries it
+without a record.
 
 Invariants:
-- an address that is carried is never free: it is blocked in the transaction that hears of it, and again when its
-  recorded holder loses it, in the same transaction;
-- a node's word sets addresses aside only in pools that serve it, and only so many: `MOST_CARRIED` a node, and a quarter
-  of a pool unless a restore is being decided. What it claims beyond that is an alert of `reconcile.orphans`;
-- until every node that a pool serves has reported what its host carries, the pool gives out nothing.
+- an address that is carried is never free: it is blocked in the transaction that records the host's report, or, if a
+  machine holds it by the records, in the transaction in which that machine loses it;
+- a node's report sets addresses aside only in pools that serve the node, and only a limited number: `MOST_CARRIED` for
+  each node, and a quarter of a pool unless a restore is being decided. Claims beyond these limits raise an alert of
+  `reconcile.orphans`;
+- until every node that a pool serves has reported what its host carries, no address of the pool is given out.
 
-Rejected: believing a node without a bound. A hostile one named all addresses of a pool, which then gave out none to
-anybody, and held the pool's lock for a statement each.
+Rejected: believing a node without a limit. A hostile node named all addresses of a pool: nobody got an address of it
+any longer, and its lock was held for one statement per address.
 
 Why: docs/decisions/0023-what-a-node-says-is-bounded.md.
 """
@@ -62,8 +64,8 @@ async def require_heard(tx: Transaction, pool: Pool) -> None:
 async def note_carried(
     tx: Transaction, node_id: UUID, carried: Mapping[UUID, Iterable[str]], *, of_a_pool_all: bool
 ) -> int:
-    """Record what this node's host carries without a record, by machine, instead of what it carried before.
-    `of_a_pool_all`: also more than a share of one pool, as after a restore. Returns how many were left out."""
+    """Record which addresses without a record this node's host carries now, by machine, replacing the earlier ones.
+    `of_a_pool_all`: accept more than the node's share of a pool, as after a restore. Returns how many were left out."""
     said = [(vm_id, address) for vm_id, addresses in carried.items() for address in addresses]
     pairs, left_out = await _granted(tx, node_id, said, of_a_pool_all=of_a_pool_all)
     vm_ids, networks = [vm_id for vm_id, _ in pairs], [network for _, network in pairs]
@@ -93,8 +95,8 @@ async def note_carried(
 async def _granted(
     tx: Transaction, node_id: UUID, said: Sequence[tuple[UUID, str]], *, of_a_pool_all: bool
 ) -> tuple[list[tuple[UUID, IPNetwork]], int]:
-    """What of it is recorded, and how much is not. The lowest of a pool, so that they stay the same at each report; no
-    network wider than what a machine receives of a pool."""
+    """The addresses that are accepted, and the number of those that are not. Of each pool the lowest are accepted, so
+    that these stay the same at each report; a network that is wider than what a machine receives of a pool is not."""
     pools = [Pool.of(row) for row in await tx.fetch(_POOLS_OF_NODE, node_id)] if said else []
     networks = [(ip_interface(address).network, vm_id) for vm_id, address in islice(said, MOST_CARRIED)]
     taken: dict[UUID, set[int]] = {pool.id: set() for pool in pools}
@@ -130,7 +132,8 @@ async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = No
 
 
 async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
-    """Block what a host carries of these and no machine holds, and free what none carries any longer."""
+    """Of these addresses, block those that a host carries and no machine holds, and free those that no host carries any
+    longer."""
     # Pools are locked before their addresses are read, in the order of all transactions.
     networks = [ip_interface(str(address)).network for address in addresses]
     rows = await tx.fetch(
@@ -166,9 +169,8 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
 
 
 async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -> None:
-    """Record these NICs and addresses of a machine, as its host carries them, and no others.
-
-    Raises conflict for an address that another holds or that no pool has, and for a NIC of another machine.
+    """Record these NICs and addresses of a machine, as its host carries them, and remove all others. Raises conflict
+    for an address that another machine holds or that is in no pool, and for a NIC of another machine.
     """
     networks = [address.network for nic in nics for address in nic.addresses]
     rows = await tx.fetch(
@@ -218,7 +220,7 @@ async def _adopt_nic(tx: Transaction, vm_id: UUID, position: int, nic: NicSpec, 
 
 
 async def _claim(tx: Transaction, vm_id: UUID, nic_id: UUID, pool: Pool, slot: int, *, primary: bool) -> None:
-    """The address becomes the machine's: from the block of a carried address, from itself, or from free."""
+    """Assign the address to the machine, whether it was blocked as carried, is the machine's already, or is free."""
     claimed = await tx.fetchval(
         """INSERT INTO allocations AS held (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
            VALUES ($1, $2, $3, 'allocated', $4, $5, $6)

@@ -1,19 +1,20 @@
-"""The network columns of a machine's row: what its host has to carry for it, by generation, and what the host has said.
+"""The network columns of a machine's row: what its host must apply, by generation, and what the host has reported.
 
 Nothing else writes `net_wanted`, `net_applied`, `net_error`, `net_failed_at`, `rate_mbps`, `throttle_mbps` and
 `traffic_isolated`; other modules call a function of this one, in the transaction of the change itself.
 
 Rejected: leaving these columns to the Machine actor. One rule of a security group, or one plan, changes a thousand
-machines in one transaction: that is one statement here, and would be a thousand asks there.
+machines in one transaction: here this is one statement, with actors it would be a thousand messages.
 
 Invariants:
-- rows are locked before they are changed, several in the order of their ids: the Machine actor, the network watch and a
-  group's rules change the same row from different tasks, and from different processes if there are several;
+- rows are locked before they are changed, and several rows are locked in the order of their ids: the Machine actor, the
+  network watch and a group's rules change the same row from different tasks, and from different processes if there are
+  several;
 - a machine's `net_wanted` grows in the same transaction as anything that `machines.spec.network_spec` reads, so a host
   that has applied an older generation is known to be behind, whatever crashed in between. The network watch brings it
   up to date, at once and again until it succeeds;
-- `net_applied` is what the host itself has said, and never decreases. If a host is ahead of the record (which was
-  restored from a backup, say), the record is moved beyond it.
+- `net_applied` is the generation that the host itself has reported, and never decreases. If a host is ahead of the
+  record (which was restored from a backup, say), the record is moved beyond it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ further change."""
 
 @dataclass(frozen=True)
 class NetworkFailure:
-    """`news`: the machine's record had another error, or none, before."""
+    """`news`: the machine's record did not have this error before."""
 
     machine: str
     project_id: UUID
@@ -46,8 +47,8 @@ class NetworkFailure:
 
 
 async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
-    """Give these machines' networks a new generation. Their rows are locked in the order of their ids, as wherever
-    several are locked."""
+    """Give these machines' networks a new generation. Their rows are locked in the order of their ids, as in every
+    transaction that locks several."""
     # Each change gets a number, instead of setting a flag "dirty": the host's late answer to an older order must not
     # mark a newer change as done. MATERIALIZED makes the query lock all rows, in this order, before it changes the
     # first.
@@ -63,8 +64,9 @@ async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
 
 
 def applied_columns(generation: str) -> str:
-    """What `network_applied` assigns, for a statement that writes more of the row: `generation` is the SQL of a bigint,
-    and NULL changes nothing. The row is locked, and the statement returns `HAS_APPLIED` for `follow_applied`."""
+    """The assignments of `network_applied`, for a statement that writes more columns of the row: `generation` is the
+    SQL of a bigint, and NULL changes nothing. The row must be locked, and the statement must return `HAS_APPLIED` for
+    `follow_applied`."""
     return f"net_applied = greatest(vms.net_applied, {generation}), {_beside_applied(generation)}"
 
 
@@ -81,8 +83,8 @@ HAS_APPLIED: Final = "vms.net_applied < vms.net_wanted AS behind, vms.net_error 
 
 
 async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool:
-    """The machine's host has said that it has this generation. Returns whether that is news, which the caller
-    announces; it is not if the machine is gone, or the generation is beyond `MOST_BELIEVED`."""
+    """Record that the machine's host reports this generation. Returns whether this is new, which the caller then
+    announces. Nothing is recorded if the machine is gone or the generation is beyond `MOST_BELIEVED`."""
     if generation > MOST_BELIEVED:
         return False
     row = await tx.fetchrow(
@@ -101,8 +103,8 @@ async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool
 
 
 async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: bool) -> None:
-    """After a row's `applied_columns` were written: close the alert of an error that is over (`failed`: there was one),
-    and call the watch if the host is still behind."""
+    """After a row's `applied_columns` were written: close the alert of an error that is over (`failed`: there was an
+    error), and call the watch if the host is still behind."""
     if failed and row["agrees"]:
         await close_alert(tx, network_alert(vm_id))
     if row["behind"]:
@@ -110,8 +112,8 @@ async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: b
 
 
 async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message: str) -> NetworkFailure | None:
-    """The machine's host could not be brought to this generation. None if that no longer matters: the machine is gone,
-    or its host has the generation by now."""
+    """Record that the machine's host could not be brought to this generation. None if the failure is outdated: the
+    machine is gone, or its host has the generation by now."""
     row = await tx.fetchrow(
         """UPDATE vms SET net_error = $3, net_failed_at = now()
            FROM (SELECT id, net_error FROM vms WHERE id = $1 FOR NO KEY UPDATE) before, nodes
@@ -125,7 +127,8 @@ async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message:
 
 
 async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int | None:
-    """Cap the machine's traffic, each way, as its operator orders; None removes the cap. Returns the cap of before."""
+    """Cap the machine's traffic in each direction, as its operator orders; None removes the cap. Returns the previous
+    cap."""
     # The row is locked before its value is compared, so that the second of two callers sees the first one's cap.
     before: int | None = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1 FOR NO KEY UPDATE", vm_id)
     if before != rate_mbps:
@@ -135,7 +138,8 @@ async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int |
 
 
 async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
-    """Restrict a machine that has used up its allowance: a cap besides its own, or no traffic at all."""
+    """Restrict a machine that has used up its allowance: by a cap in addition to its own, or by blocking all its
+    traffic."""
     # A row that has these values already is not changed: a new generation would make the host apply the same network
     # again.
     changed = await tx.execute(

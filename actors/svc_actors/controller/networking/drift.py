@@ -25,7 +25,7 @@ _MOST_PROBLEM: Final = 500
 
 @dataclass(frozen=True)
 class Recorded:
-    """One machine as the records have it. `settled`: its host has confirmed all of this, and no task of the machine is
+    """One machine's recorded network. `settled`: its host has confirmed all of it, and no task of the machine is
     open."""
 
     vm_id: UUID
@@ -47,8 +47,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class NetworkDrift:
-    """The result of a probe. `strays`: machines that are not recorded on the host, of which it carries addresses. One
-    without addresses keeps nothing from another machine, and is left out."""
+    """The result of a probe. `strays`: machines without a record for which the host carries addresses. Machines without
+    a record and without addresses take nothing from other machines, and are left out."""
 
     differences: tuple[Difference, ...]
     strays: tuple[ObservedNetwork, ...]
@@ -65,7 +65,7 @@ class NetworkDrift:
 
 
 def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> NetworkDrift:
-    """`before` and `after`: the records as they were when the host was asked, and when it had answered."""
+    """`before` and `after`: the records as read before the host was asked, and after it had answered."""
     # Only machines are compared whose record was settled and the same at both times: the host answered for some moment
     # in between, so its answer must then agree with the record.
     settled = {vm_id: now for vm_id, now in after.items() if now.settled and before.get(vm_id) == now}
@@ -95,8 +95,8 @@ def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[
     if observed is None:
         return ["The host carries no network for it."]
     problems = []
-    # A generation below the last confirmed one means that the host was rebuilt or restored from a backup.
-    # One above what was ever ordered means that the controller's records were.
+    # A generation below the last confirmed one means that the host was rebuilt or restored from a backup. One above
+    # what was ever ordered means that the controller was restored.
     if observed.generation < recorded.applied:
         problems.append(f"The host has generation {observed.generation}; {recorded.applied} was applied.")
     elif observed.generation > recorded.wanted:

@@ -3,8 +3,8 @@
 Invariants:
 - a pool's CIDR and family never change; no two pools overlap (a constraint of the database);
 - addresses of a pool's own arithmetic (network, broadcast, gateway, its hosts' addresses) are never handed out;
-- networks are created, changed and removed one at a time, and pools are created one at a time. So there is exactly one
-  default network while there is any, and concurrent creations of overlapping pools cannot deadlock.
+- networks are created, changed and removed one at a time, and pools are created one at a time. So as long as there are
+  networks, exactly one of them is the default, and concurrent creations of overlapping pools cannot deadlock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _LEAST_MTU_OF_IPV6: Final = 1280
 
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
-    """Create a network without pools. As the default it replaces the previous one; the first network is always it."""
+    """Create a network without pools. A new default network replaces the previous one; the first network is always the
+    default."""
     await _take_turn(tx)
     if default:
         await _yield_default(tx)
@@ -104,7 +105,8 @@ async def default_location(queryable: Queryable) -> UUID:
 
 
 async def update_network(tx: Transaction, network_id: UUID, *, default: bool | None, mtu: int | None) -> Record:
-    """None leaves a field as it is. Raises conflict for unsetting the default network instead of choosing another."""
+    """None leaves a field as it is. Raises conflict if the default network would lose this role: choose another default
+    instead."""
     await _take_turn(tx)
     if default:
         await _yield_default(tx)
@@ -145,8 +147,8 @@ async def _yield_default(tx: Transaction) -> None:
 
 
 async def remove_network(tx: Transaction, network_id: UUID) -> Record:
-    """Remove a network with its pools. Raises conflict while an address is held, or a machine is on the network, and
-    for the default one while there are others."""
+    """Remove a network with its pools. Raises conflict while an address is held or a machine is on the network, and for
+    the default network while there are others."""
     await _take_turn(tx)
     row = await tx.fetchrow("SELECT * FROM networks WHERE id = $1 FOR UPDATE", network_id)
     if row is None:

@@ -1,4 +1,4 @@
-"""The arithmetic of pools: addresses and sub-prefixes counted as slots, 0 for the first of the pool's prefix.
+"""The arithmetic of pools: addresses and sub-prefixes are counted as slots; 0 is the first of the pool's prefix.
 
 A slot is what one machine receives: an address of IPv4, a sub-prefix of IPv6. Nothing here knows the database; the same
 arithmetic in SQL is `pool_address` of migration 0007. Numbers instead of addresses let one query find gaps in a pool of
@@ -53,7 +53,7 @@ class Slots:
 
 
 def guest_address(network: IPNetwork) -> IPAddress:
-    """What the guest configures of what it received: the address itself, or the first usable one of a sub-prefix."""
+    """The address that the guest configures: the received address itself, or the first usable one of a sub-prefix."""
     # The guest gets the address after the first: a sub-prefix's first address is the anycast address of its routers
     # (RFC 4291, 2.6.1).
     return network.network_address if network.prefixlen == network.max_prefixlen else network.network_address + 1

@@ -36,9 +36,9 @@ class GatewayMode(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class NewPool:
     """A request for a pool. Defaults: `topology` is nat for IPv4 and routed for IPv6; `gateway` is the first usable
-    address, fe80::1 for IPv6; the range is every usable address or sub-prefix; the guest's prefix is 32 with an on-link
-    gateway and the pool's own otherwise, for IPv6 the sub-prefix's. Empty `node_ids` means every node of the location.
-    The ends of the range are addresses; for IPv6, in the first and the last sub-prefix."""
+    address, fe80::1 for IPv6; the range is every usable address or sub-prefix; the guest's prefix length is 32 with an
+    on-link gateway, otherwise the pool's, and for IPv6 the sub-prefix's. Empty `node_ids` means every node of the
+    location. The ends of the range are addresses; for IPv6, in the first and the last sub-prefix."""
 
     name: str
     location_id: UUID
@@ -102,7 +102,7 @@ class PoolDefinition(Slots):
 
 
 def define(new: NewPool) -> PoolDefinition:
-    """Fill in the defaults. Raises invalid, naming the field that cannot be as requested."""
+    """Fill in the defaults. Raises invalid and names the field whose requested value is not possible."""
     slots = _slots(new.cidr, new.prefix_len)
     topology = new.topology or ("nat" if slots.family == 4 else "routed")
     if topology == "nat" and slots.family == 6:
@@ -187,8 +187,8 @@ def _guest_prefix(new: NewPool, slots: Slots, topology: str, gateway: IPAddress)
 
 
 def _require_sound_subnet(pool: PoolDefinition) -> None:
-    """Unless the gateway is declared on-link, it must be in the subnet of every guest of the range. Neither the gateway
-    nor a guest may have the network or broadcast address of that subnet (RFC 1122, 3.2.1.3)."""
+    """Unless the gateway is declared on-link, the subnet of every guest of the range must contain the gateway. Neither
+    the gateway nor a guest may have the network or broadcast address of that subnet (RFC 1122, 3.2.1.3)."""
     if pool.gateway_mode is GatewayMode.ONLINK or pool.gateway.is_link_local:
         return
     subnet = ip_network(f"{pool.gateway}/{pool.guest_prefix_len}", strict=False)

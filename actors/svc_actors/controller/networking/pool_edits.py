@@ -114,8 +114,8 @@ async def _lock_machines(tx: Transaction, pool_id: UUID) -> set[UUID]:
 
 
 async def _lock_newcomers(tx: Transaction, pool_id: UUID, known: set[UUID]) -> set[UUID]:
-    """Lock machines that got addresses while the first ones were being locked. It does not wait, since they may wait
-    for this pool. Raises not_ready if one is locked."""
+    """Lock the machines that got addresses while the first machines were being locked. This does not wait, because such
+    a machine's transaction may wait for this pool. Raises not_ready if one is locked."""
     rows = await tx.fetch(
         """SELECT DISTINCT vm_id FROM allocations
            WHERE pool_id = $1 AND state = 'allocated' AND vm_id <> ALL($2::uuid[])""",

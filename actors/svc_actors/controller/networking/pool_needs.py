@@ -1,7 +1,8 @@
 """What a pool needs of a host's kernel, and which hosts have reported that they lack it.
 
-Invariant: no pool is defined for a host that has reported it cannot carry it, and no machine is placed on one. A host
-that has not reported does not stand in the way of a pool; placement judges it once it has.
+Invariant: a pool is not defined for a host that has reported it cannot carry the pool, and a machine with an address of
+the pool is not placed on such a host. A host that has not reported yet does not prevent a pool's definition; placement
+judges the host once it has reported.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from svc_common.errors import conflict, wrong_field
 
 
 def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
-    """What a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns family,
-    topology, vlan and gateway. At a bridge the gateway is another device's; elsewhere it becomes an address of the
-    host."""
+    """The features that a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns
+    family, topology, vlan and gateway. On a bridge another device is the gateway; otherwise the gateway's address
+    becomes one of the host's."""
     # `scheduler._FITTING` computes the same in SQL.
     return (
         pool["topology"],
@@ -29,7 +30,8 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
 
 
 def lack(facts: Mapping[str, Any] | None, features: tuple[str, ...]) -> str | None:
-    """Why a host with these facts cannot carry what is needed, in its own words; None if it can, or is not known."""
+    """Why a host with these facts lacks one of the features, in the host's own words; None if it lacks none, or has not
+    reported."""
     # Only a feature that the agent names as missing counts, unlike with platforms: an agent names each feature that its
     # kernel does not have.
     lacks: Mapping[str, str] = (facts or {}).get("network_lacks") or {}
@@ -37,7 +39,7 @@ def lack(facts: Mapping[str, Any] | None, features: tuple[str, ...]) -> str | No
 
 
 async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
-    """Raise conflict if a node that the pool serves cannot carry it, and invalid if it names nodes that are not of its
+    """Raise conflict if a node that the pool serves cannot carry it, and invalid if the pool names nodes of another
     location."""
     rows = await tx.fetch(
         """SELECT id, name, facts FROM nodes WHERE location_id = $1 AND deleted_at IS NULL
@@ -61,8 +63,8 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
 
 
 async def _require_own_gateway(tx: Transaction, pool: PoolDefinition) -> None:
-    """Raise conflict where the pool's gateway is an address of any host of its location: each host that carries the
-    pool would answer for it, and could no longer reach that one."""
+    """Raise conflict if the pool's gateway is an address of a host of its location. Each host that carries the pool
+    would answer for this address, and could no longer reach the host that has it."""
     # Neither can conflict with a host's address: on a bridge no host answers for the gateway, and a link-local gateway
     # (fe80::1) is each host's own on each link.
     if pool.topology == "bridged" or pool.gateway.is_link_local:

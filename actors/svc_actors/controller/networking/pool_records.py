@@ -1,7 +1,7 @@
-"""Records of pools, and the lock that serialises allocations from a pool and edits of it.
+"""Records of pools, and the lock that serialises a pool's allocations and edits.
 
-Invariant: pools that are locked in one transaction are locked in the order (family, created_at, id), after the rows of
-machines, so that no deadlock occurs.
+Invariant: a transaction locks pools in the order (family, created_at, id), and after the rows of machines, so that no
+deadlock occurs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Pool(Slots):
         return (self.topology == "bridged") == (other.topology == "bridged") and self.vlan == other.vlan
 
     def serves(self, node_id: UUID, location_id: UUID) -> bool:
-        """No node named means every node of the location."""
+        """Whether the pool serves a node: a pool that names no nodes serves every node of its location."""
         return self.location_id == location_id and (not self.node_ids or node_id in self.node_ids)
 
 

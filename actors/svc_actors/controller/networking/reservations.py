@@ -3,14 +3,14 @@
 Invariants:
 - a reservation holds all of its addresses or none; each is a row of `allocations`, under the same constraint as a
   machine's address;
-- the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is settled again whenever something
-  it depends on changes or frees an address, and nobody can delete it;
-- a host's own address that a machine holds is an alert for as long as it does: `pool-host-address:<pool>:<address>`;
-- a node's report sets a bounded part of a pool aside, and an observed node's nothing. What it claims beyond that is an
-  alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
+- the pool's own reservations (network, broadcast, gateway, its hosts' own addresses) are computed again whenever
+  something on which they depend changes, or an address is freed, and nobody can delete them;
+- while a machine holds a host's own address, there is an alert: `pool-host-address:<pool>:<address>`;
+- a node's report reserves at most a limited part of a pool, and an observed node's report nothing. Claims beyond that
+  raise an alert, `pool-host-claims:<pool>:<node>`. So no node takes a pool away from all others.
 
-Reservations are rows of `allocations` although nothing of them changes: in a table of their own, taking an address
-would have to look in two places, and no constraint could hold both.
+Reservations are rows of `allocations` although they never change: if they had a table of their own, taking an address
+would need to read two tables, and no constraint could cover both.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class _Claim:
     slots: tuple[int, ...]
 
     def granted(self, pool: Pool) -> tuple[int, ...]:
-        """The slots that are set aside for it. The lowest, so that they stay the same at each report."""
+        """The slots that are reserved because of the claim: the lowest ones, so that these stay the same at each
+        report."""
         return () if self.observed else self.slots[: min(MOST_HOST_ADDRESSES, max(1, pool.count // 4))]
 
     def complaint(self, pool: Pool) -> str | None:
@@ -88,11 +89,9 @@ class _Claim:
 async def reserve(
     tx: Transaction, pool_id: UUID, first: IPAddress, last: IPAddress | None, *, kind: str, note: str
 ) -> Record:
-    """Set addresses aside, `last` included; of sub-prefixes, those that hold `first` and `last` and all between.
-    Returns the reservation's row.
-
-    Raises conflict, naming the first address that is not free; invalid for addresses that are not the pool's, a range
-    that ends before it starts or holds more than `MOST_RESERVED`; not_found.
+    """Reserve the addresses from `first` to `last`, inclusive; for sub-prefixes, those that contain `first` and `last`
+    and all between. Returns the reservation's row. Raises conflict, naming the first address that is not free; invalid
+    for addresses outside the pool, a range that ends before it starts or contains more than `MOST_RESERVED`; not_found.
     """
     pool = await lock_pool(tx, pool_id)
     low = _slot(pool, "ip", first)
@@ -110,7 +109,7 @@ async def reserve(
 
 
 async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Record:
-    """Free a reservation's addresses. Raises conflict for one of the pool's own arithmetic, not_found."""
+    """Free a reservation's addresses. Raises conflict for a reservation of the pool itself, not_found."""
     pool = await lock_pool(tx, pool_id)
     row = await tx.fetchrow("SELECT * FROM reservations WHERE id = $1 AND pool_id = $2", reservation_id, pool_id)
     if row is None:
@@ -164,9 +163,9 @@ async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
 async def refresh_host_reservations(
     tx: Transaction, *, pool_id: UUID | None = None, location_id: UUID | None = None
 ) -> None:
-    """Settle the arithmetic of one pool, of a location's, or of all, after nodes have reported their hosts' addresses,
-    or came, moved or went. A pool where nothing changes is locked all the same: another node may be claiming an address
-    for its own host at this moment."""
+    """Update the own reservations of one pool, of a location's pools, or of all, after nodes have reported their hosts'
+    addresses, or were added, moved or removed. A pool that does not change is locked, too: another node may be claiming
+    an address for its own host at this moment."""
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE ($1::uuid IS NULL OR id = $1) AND ($2::uuid IS NULL OR location_id = $2)
            ORDER BY family, created_at, id FOR NO KEY UPDATE""",
@@ -178,7 +177,7 @@ async def refresh_host_reservations(
 
 
 async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
-    """Make the pool's own reservations what they should be; the pool is locked."""
+    """Write the pool's own reservations as they should be; the pool is locked."""
     # The reservations are computed anew and compared with the existing ones, instead of being updated for each change.
     # Reports of hosts, edits of the pool and freed addresses come in any order, and a change missed once would stay
     # missing.
@@ -240,7 +239,8 @@ async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID
 
 
 def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
-    """What the pool and its hosts take, by slot; of two reasons for one address the first counts."""
+    """The slots that the pool and its hosts need for themselves; if there are two reasons for one address, the first
+    counts."""
     taken: dict[int, _Taken] = {}
     # Only pools of single addresses have a network and a broadcast address, pools of sub-prefixes do not. In a /31 or a
     # /127 both addresses are hosts' (RFC 3021, RFC 6164). IPv6 has no broadcast address.
@@ -259,7 +259,7 @@ def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
 
 
 async def _claims(queryable: Queryable, pool: Pool) -> list[_Claim]:
-    """What the nodes of the pool's location claim of it, the oldest node first."""
+    """The addresses of the pool that nodes of its location claim, the oldest node first."""
     # Only nodes of the pool's location count: private addresses elsewhere may be the same. The oldest node comes first,
     # so that of two nodes that name the same address, the same one gets it each time.
     nodes = await queryable.fetch(

@@ -68,7 +68,7 @@ def _stricter(actions: Iterable[Action]) -> Action:
 
 
 async def firewall_of(queryable: Queryable, vm_id: UUID) -> Firewall | None:
-    """The firewall of the machine's groups; None for a machine in none. Equal records give an equal firewall."""
+    """The firewall of the machine's groups; None if it is in none. Equal records give an equal firewall."""
     rows = await queryable.fetch(
         """SELECT g.id AS in_group, g.default_ingress, g.default_egress, r.*
            FROM security_group_machines AS m
@@ -228,8 +228,8 @@ async def set_groups(tx: Transaction, vm_id: UUID, group_ids: Iterable[UUID]) ->
 
 
 async def usable_groups(tx: Transaction, project_id: UUID | None, group_ids: Iterable[UUID]) -> list[Record]:
-    """The rows (id, name) of these groups, locked against changes; call it before machines and pools are locked. Raises
-    not_found for a group of another project."""
+    """The rows (id, name) of these groups, locked against changes. Call this before machines and pools are locked.
+    Raises not_found for a group of another project."""
     wanted = sorted(set(group_ids))
     groups = await tx.fetch(
         """SELECT id, name FROM security_groups

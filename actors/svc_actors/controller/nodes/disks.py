@@ -5,7 +5,7 @@ Machines' disks are thin: the promised space exceeds the used space, and may exc
 host is checked on its own, at every heartbeat.
 
 Invariant: a node gets no new machine while its disk is recorded as critical (migration 0018): from the check that finds
-it so until one that finds it well below the threshold.
+it full until a check that finds its use well below the threshold.
 """
 
 from __future__ import annotations

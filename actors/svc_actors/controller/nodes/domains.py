@@ -1,4 +1,5 @@
-"""The hypervisor's domains on a node: from the host itself, or from its last inventory if it answers too late."""
+"""The hypervisor's domains on a node: as the host itself answers, or from its last inventory if the answer takes too
+long."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Domain:
-    """`vm_id` is None for a foreign domain. `managed`: the machine it names is placed on this node. `observed_at`: when
+    """`vm_id` is None for a foreign domain. `managed`: the domain's machine is placed on this node. `observed_at`: when
     the host was asked, or when it reported a change."""
 
     uuid: UUID

@@ -52,7 +52,7 @@ class Enrolled:
 async def create_bootstrap(
     tx: Transaction, caller: Caller, *, name: str, location_id: UUID | None, mode: NodeMode
 ) -> tuple[Bootstrap, str]:
-    """A bootstrap and its token. Without a location the one named `default` is used, and created if necessary."""
+    """A bootstrap and its token. Without a location, the location named `default` is used, and created if necessary."""
     if await tx.fetchval("SELECT 1 FROM nodes WHERE name = $1 AND deleted_at IS NULL", name):
         raise conflict(f"A node is named {name} already.")
     if location_id is None:

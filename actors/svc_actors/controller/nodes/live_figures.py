@@ -1,10 +1,10 @@
 """The live figures of nodes, `capacity` and `seen_at`: written only here, for one node or for all connected ones.
 
-They bypass the Node actor, since a thousand heartbeats a minute are one statement here, and would be a thousand
-messages and transactions there.
+They bypass the Node actor: here a thousand heartbeats a minute are one statement, through actors they would be a
+thousand messages and transactions.
 
-Invariant: when all are written, a node whose row is locked is skipped, and its figures are a minute older; it delays no
-other node. Nor does a node whose figures cannot be written: the caller then writes each node separately.
+Invariant: no node delays another. When all are written, a node whose row is locked is skipped, and its figures are a
+minute older. If a node's figures cannot be written, the caller writes each node separately.
 """
 
 from __future__ import annotations

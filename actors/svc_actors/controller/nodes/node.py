@@ -2,12 +2,12 @@
 
 Invariants:
 
-- the gateway decides whether a node is online; messages only make the actor ask it;
-- online means ready: a node that has just joined stays pending until its first inventory has reported its capacity; its
-  agent connects once networks are restored and the accelerator is chosen;
+- the gateway decides whether a node is online; messages only make the actor ask the gateway;
+- online means ready: a node that has just joined stays pending until its first inventory has reported its capacity, and
+  its agent connects only once it has restored networks and chosen the accelerator;
 - a node is deleted only while no machine is placed on it; its certificates are revoked in the same transaction;
-- a node that is declared lost never comes back as itself: its certificates are revoked as well, since its machines may
-  be elsewhere by then;
+- a node that is declared lost never comes back as the same node: its certificates are revoked as well, since its
+  machines may be elsewhere by then;
 - a host's report about a machine that is not placed on it is refused and audited, with a limit so that no host can fill
   the audit.
 """
@@ -63,7 +63,8 @@ class Presence(Protocol):
 
 @dataclass(frozen=True)
 class NodeServices:
-    """Dependencies of the actors of all nodes. `unauthorised` has the times of what each node added to the audit."""
+    """Dependencies of the actors of all nodes. `unauthorised` has, for each node, the times of its unauthorised reports
+    in the audit."""
 
     database: Database
     gateway: Presence
@@ -190,7 +191,8 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def network_probed(self, drift: NetworkDrift) -> bool:
-        """Record the result of a network probe. Returns whether it found a difference that the previous one had not."""
+        """Record the result of a network probe. Returns whether it found a difference that the previous probe had not
+        found."""
 
         async def work(tx: Transaction) -> bool:
             node = await get_node(tx, self.node_id, lock=True)
@@ -225,8 +227,8 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def unauthorised_report(self, what: str) -> None:
-        """Audit a refused report about something that is not the node's own, up to `MOST_UNAUTHORISED_AN_HOUR` times an
-        hour."""
+        """Audit a refused report about a machine or operation that is not the node's own, up to
+        `MOST_UNAUTHORISED_AN_HOUR` times an hour."""
         now = trio.current_time()
         times = [when for when in self._services.unauthorised.get(self.node_id, ()) if now - when < _HOUR]
         if len(times) == MOST_UNAUTHORISED_AN_HOUR:
@@ -286,8 +288,8 @@ class Node(Actor):
     async def declare_lost(self, caller: Caller, note: str, then: Callable[[Transaction], Awaitable[None]]) -> None:
         """Record an administrator's decision that the node will not come back. From then on its machines can only be
         deleted, which is immediate and needs no node; operations that wait for the node fail. `then` runs last in the
-        transaction and applies the consequences elsewhere. It runs also if the node was already lost, since the records
-        may come from an older backup. Raises conflict while the node is online.
+        transaction and applies the consequences elsewhere. `then` runs also if the node was already lost, since the
+        other records may come from an older backup. Raises conflict while the node is online.
         """
 
         async def work(tx: Transaction) -> None:
@@ -385,7 +387,7 @@ class Node(Actor):
         )
 
     async def _write_images(self, tx: Transaction, inventory: InventoryResult) -> None:
-        """Record the node's image cache; files of images that the controller does not know are left out."""
+        """Record the node's image cache, without files of images that the controller does not know."""
         images = {cached.image_id: cached for cached in inventory.images}
         await tx.execute(
             """DELETE FROM node_images old WHERE node_id = $1

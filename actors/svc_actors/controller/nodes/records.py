@@ -15,7 +15,8 @@ from svc_common.errors import not_found
 
 
 class NodeState(StrEnum):
-    """As shown. `maintenance` is online with the maintenance flag, `lost` is declared: it never comes back."""
+    """The state as shown. `maintenance`: online, with the maintenance flag. `lost`: declared lost by an administrator;
+    the node never comes back."""
 
     PENDING = "pending"
     ONLINE = "online"
@@ -25,7 +26,7 @@ class NodeState(StrEnum):
 
 
 class NodeMode(StrEnum):
-    """An observed node is looked at and never changed: no machine is placed on it."""
+    """An observed node is only monitored and never changed: no machine is placed on it."""
 
     OBSERVE = "observe"
     MANAGED = "managed"
@@ -136,7 +137,7 @@ async def lost_nodes(queryable: Queryable) -> list[UUID]:
 
 
 async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
-    """`change` names what happened: joined, online, offline, updated, refused, lost, deleted, inventory, preflight."""
+    """`change` says what happened: joined, online, offline, updated, refused, lost, deleted, inventory, preflight."""
     await events.append(
         tx,
         NewEvent(

@@ -1,7 +1,7 @@
 """Processes reports of all nodes at once, so that one node's bad data affects that node only.
 
-All reports are processed together if that works, since a thousand nodes are one statement then; if it fails, node by
-node. An outage of the database is no node's fault: the whole fails then, and is retried.
+All reports are processed together if possible, because a thousand nodes are then one statement; if that fails, node by
+node. An outage of the database is no node's fault: then the whole call fails and is retried.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Invariants:
 
 - the controller's authority signs the release, and an agent verifies it before it unpacks anything;
-- of the upgrades ordered together a limited number is under way at once; when one has failed, waiting ones are not
-  started;
-- an upgrade has succeeded if the agent that runs in the end reports the release; after a rollback there is an alert
+- of the upgrades that were ordered together, only a limited number run at once; when one has failed, those that wait
+  are not started;
+- an upgrade has succeeded if the agent that runs at its end reports the release; after a rollback there is an alert
   until the node has the release.
 
 Why: docs/decisions/0022-node-enrolment-and-upgrades.md.
@@ -48,7 +48,7 @@ class AgentRelease:
     wheel: Path
 
     def find(self, key: str) -> Path | None:
-        """The wheel, if `key` is the one under which nodes fetch it."""
+        """The wheel, if `key` is the key under which nodes fetch it."""
         return self.wheel if key == self.key else None
 
     @property
@@ -58,7 +58,7 @@ class AgentRelease:
 
 class _Together:
     """Upgrades that were ordered together. `failed` names the first node whose upgrade failed. It is kept in memory
-    because the end of that task is stored only after the next upgrade gets its turn."""
+    because the end of the failed task is stored only after the next upgrade gets its turn."""
 
     def __init__(self, at_once: int) -> None:
         self.turns = trio.CapacityLimiter(at_once)

@@ -19,7 +19,8 @@ _ABOUT: Final = {Firmware.UEFI.value: "firmware", Firmware.UEFI_SECURE.value: "f
 
 
 def platform_lacks(facts: Mapping[str, Any] | None, needs: tuple[str, ...]) -> list[str]:
-    """Why a node with these facts cannot have such machines. Each reason starts with `firmware:` or `tpm:`."""
+    """Why a node with these facts cannot have machines with these needs. Each reason starts with `firmware:` or
+    `tpm:`."""
     told = facts or {}
     # The node has a feature only if `platform_features` lists it. `platform_lacks` gives only the reason for a missing
     # one: a feature that is not in it may still be missing.

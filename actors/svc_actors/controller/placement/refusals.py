@@ -1,11 +1,11 @@
 """Why no node takes a machine: for each node, and in one sentence for all of them.
 
 Four things keep a node from taking a machine, in this order: its state, its platform (UEFI, TPM), the network (no pool
-that it can carry) and its room. The refusal names the obstacles of the nodes that came nearest. It is read without
-locks, after placement has found nothing, and consumes nothing.
+that it can carry) and its room. The refusal names the obstacles of the nodes that came nearest. It is computed without
+locks, after placement has found no node, and reserves nothing.
 
-Rejected: one sentence for every cause ("No node has room"), which placement had at first. It was untrue where a state
-or the network was the obstacle, and named nothing to change.
+Rejected: the same sentence for every cause ("No node has room"), as at first. It was untrue if a state or the network
+was the obstacle, and named nothing that could be changed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Need:
 
 
 class Stage(IntEnum):
-    """How near a node came to taking the machine. The greater, the nearer."""
+    """How near a node came to taking the machine: a greater value is nearer."""
 
     STATE = 1
     PLATFORM = 2
@@ -63,7 +63,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Obstacle:
-    """`text` is about one node; `summary` is for the sentence about all nodes."""
+    """One obstacle: `text` is about one node, `summary` is for the sentence about all nodes."""
 
     stage: Stage
     text: str
@@ -91,7 +91,7 @@ class _Node:
 
     @property
     def may_be_back(self) -> bool:
-        """Only its absence keeps it, which may end at any moment."""
+        """Whether the node lacks nothing but its connection, which may be back at any moment."""
         if _UNREPORTED in self.obstacles:  # Then its room is unknown.
             # The node is connected or has just joined, and its first inventory will come soon. Any obstacle other than
             # these (offline, maintenance, a missing pool) would still be there afterwards.
@@ -101,7 +101,7 @@ class _Node:
 
 
 def state_obstacles(node: Record) -> list[Obstacle]:
-    """What keeps a node from taking any machine. `node` has the columns state, mode, maintenance and disk_level, and
+    """Why a node takes no machine at all. `node` has the columns state, mode, maintenance and disk_level, and
     disk_free_gib, lost and unreported."""
     found = []
     # "Lost" is checked first: a lost node keeps the state `offline`, and would otherwise count as a node that may be
@@ -123,7 +123,7 @@ def state_obstacles(node: Record) -> list[Obstacle]:
 
 
 def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
-    """What a node (a row of `node_capacity`) has too little of to promise this much more."""
+    """The resources of which a node (a row of `node_capacity`) has too little to promise this much more."""
     lacks = []
     # A resource that does not grow is not checked: on a node that has promised more than a lowered overcommit allows, a
     # machine can still shrink.
@@ -140,8 +140,8 @@ def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list
 
 
 async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> ServiceError:
-    """The error for a machine that no node takes. With `explain` the details say why for each node, and the words are
-    for administrators and staff."""
+    """The error for a machine that no node takes. With `explain` the details say why for each node, and the message is
+    written for administrators and staff."""
     nodes = await _nodes(queryable, need)
     if not nodes:
         return await _no_nodes(queryable, need)
@@ -195,7 +195,8 @@ def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bo
 
 
 async def _no_nodes(queryable: Queryable, need: Need) -> ServiceError:
-    """No node matches `node_id` and `location_id`: which of the two is wrong, or that there are no nodes yet."""
+    """The error if no node matches `node_id` and `location_id`: it says which of the two is wrong, or that there are no
+    nodes yet."""
     if need.node_id is not None:
         if await queryable.fetchval("SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL", need.node_id):
             return capacity("The node is not of this location.", hint="Leave out node_id or location_id.")
@@ -249,7 +250,8 @@ def _platform(node: Record, platform: Platform) -> list[Obstacle]:
 
 
 def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:
-    """Why no pool gives a machine on this node its primary address. `pools` are of the family of primary addresses."""
+    """Why no pool can give a machine on this node its primary address. `pools` are of the family of primary
+    addresses."""
     if not pools:
         return Obstacle(Stage.NETWORK, "network: it has no enabled pool", "none is enabled")
     serving = [
@@ -274,6 +276,6 @@ def _told(node: _Node) -> dict[str, object]:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """One; one and two; one, two and three."""
+    """A list in words: "one", "one and two", "one, two and three"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,15 +1,16 @@
 """Where a machine is placed: on the emptiest of the nodes that have room for it.
 
-Rejected: one lock for all placements, and facts and promises of all nodes read for each. That placed 9 machines a
-second at a thousand nodes. `node_capacity` has what a node has and what is promised of it as columns, kept by triggers.
+Rejected: one lock for all placements, with the facts and promises of all nodes read for each. This placed 9 machines a
+second on a thousand nodes. Instead `node_capacity` has columns for the resources that a node has and for those that are
+promised, maintained by triggers.
 
 Invariants:
 - room is judged and consumed in one transaction, under the lock of the chosen node's row in `node_capacity`, so
   parallel creations never promise a node's room twice; creations on different nodes do not wait for each other;
-- every machine on a node counts towards what is promised of it, running or not; one that was never built does not. The
-  database keeps the sum (migration 0011), in the transaction that changes a machine;
+- every machine on a node, running or not, counts towards the node's promised resources, except one that was never
+  built. The database maintains the sum (migration 0011), in the transaction that changes a machine;
 - a node takes new machines only while it is online, managed, not in maintenance and its disk is not nearly full, and
-  only if it has their firmware and TPM and can carry a pool of their network;
+  only if it has the machines' firmware and TPM and can carry a pool of their network;
 - locks are taken in one order: node, machine, node_capacity, pool.
 
 Why: docs/decisions/0024-placement-and-creation.md.
@@ -89,12 +90,12 @@ class Placement:
 
 
 async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[UUID] = ()) -> Placement:
-    """The node for a machine, its room held until the transaction ends: the caller consumes it by inserting the
+    """The node for a machine. Its room is reserved until the transaction ends: the caller consumes it by inserting the
     machine. Pools in `full` have no free address.
 
-    Raises `capacity` if there is none, with the reason; with `explain` the details say why for each node. Raises
-    `unavailable` if a node would have room but is offline: it may be back in a moment. Raises not_found for a node or
-    a location that does not exist.
+    Raises `capacity` if no node takes the machine, with the reason; with `explain` the details say why for each node.
+    Raises `unavailable` if a node would have room but is offline: it may be back in a moment. Raises not_found for a
+    node or a location that does not exist.
     """
     wanted = [
         need.network_id,
@@ -148,8 +149,9 @@ async def require_room(tx: Transaction, node_id: UUID, *, vcpus: int, memory_mib
 
 
 async def _wait_for(tx: Transaction, node_id: UUID, wanted: list[object]) -> Placement:
-    """A node that others hold, once they have ended. Raising `_Lost` undoes the savepoint and with it the lock: a
-    creation never waits for one node while it holds another, so two cannot deadlock."""
+    """Wait until other creations release this node, then place the machine on it. Raising `_Lost` undoes the savepoint
+    and with it the lock: a creation never waits for one node while it holds another, so two creations cannot
+    deadlock."""
     await lock_capacity(tx, node_id)
     # The same query, limited to this node ($5). This transaction holds its lock, so SKIP LOCKED does not skip it, and
     # the query sees what the other creations have left.
@@ -161,7 +163,8 @@ async def _wait_for(tx: Transaction, node_id: UUID, wanted: list[object]) -> Pla
 
 
 async def lock_capacity(tx: Transaction, node_id: UUID | None) -> None:
-    """Lock what is promised of a node. Callers that give room back later in the transaction lock it before pools."""
+    """Lock the node's promised resources. Callers that later give room back in the same transaction take this lock
+    before those of pools."""
     await tx.execute("SELECT FROM node_capacity WHERE node_id = $1 FOR NO KEY UPDATE", node_id)
 
 

@@ -1,8 +1,8 @@
 """Adoption: links an existing machine to a service that a billing system has sold, without changing the machine.
 
-A migration stages which machine belongs to which service (`staged_machines`). An adoption compares that with the
-records, and links only what agrees. Linking creates the service's row and event, and changes nothing of the machine: no
-disk, no address, no power.
+Before a migration from another system, it is staged which machine belongs to which service (`staged_machines`). An
+adoption compares these entries with the records, and links only those that agree. Linking creates the service's row and
+event, and does not change the machine: no disk, no address, no power state.
 
 | verdict | the billing system's reference |
 |---|---|
@@ -78,7 +78,7 @@ async def stage(
 
 
 async def preview(queryable: Queryable, integration: str, external_ref: str) -> Preview:
-    """Writes nothing."""
+    """The verdicts on all staged references. Writes nothing."""
     staged = await queryable.fetchrow(
         "SELECT legacy_server_id, vm_id FROM staged_machines WHERE integration = $1 AND external_ref = $2",
         integration,
@@ -133,7 +133,7 @@ async def link(tx: Transaction, caller: Caller, integration: str, external_ref: 
 
 
 async def _verdict(queryable: Queryable, integration: str, external_ref: str, vm_id: UUID) -> Verdict:
-    """The verdict on an existing machine."""
+    """The verdict on a reference whose machine exists."""
     owner = await queryable.fetchrow(_OWNER, vm_id)
     if owner is not None:
         same = (owner["integration"], owner["external_ref"]) == (integration, external_ref)

@@ -33,8 +33,8 @@ from svc_common.errors import ServiceError, conflict, not_found, not_ready
 
 @dataclass(frozen=True)
 class NewService:
-    """`machine_order` is the order of the machine, without secrets, to be ordered again by a retry, and
-    `sealed_user_data` that of its secrets which a retry needs."""
+    """`machine_order` is the order of the machine, without secrets; a retry orders it again. `sealed_user_data` has
+    those of the order's secrets that a retry needs."""
 
     integration: str
     external_ref: str
@@ -101,9 +101,9 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
 
 
 async def add_linked(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:
-    """Create a service for an existing machine, whose row is locked. Its customer is the only one of the machine's
-    project; if the project has several, the service has none, since nothing says which. Raises conflict if the
-    reference or the machine has a service."""
+    """Create a service for an existing machine, whose row is locked. The service's customer is the only customer of the
+    machine's project; if the project has several, the service has none, since nothing says which one. Raises conflict
+    if the reference or the machine has a service."""
     try:
         service_id: UUID = await tx.fetchval(
             """INSERT INTO services (integration, external_ref, state, settled, customer_id, project_id, vm_id,
@@ -204,7 +204,8 @@ async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: Suspe
 
 
 async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> None:
-    """Reverse the suspension in its own mode, whatever the setting says by now. Changes nothing if it is active."""
+    """Reverse the suspension in the mode in which it was ordered, even if the setting has changed since. Changes
+    nothing if the service is active."""
     service = await lock_service(tx, service_id)
     after = moved(service, ServiceOrder.UNSUSPEND)
     if service.state is after:
@@ -237,15 +238,15 @@ async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destro
 
 
 async def change_machine(tx: Transaction, *, caller: Caller, service_id: UUID, order: ServiceOrder) -> None:
-    """Write the event of an order that changes the service's machine but not its state. It comes first in the
-    transaction that decides the order."""
+    """Write the event of an order that changes the service's machine but not its state. It is the first statement of
+    the transaction that decides the order."""
     service = await lock_service(tx, service_id)
     moved(service, order)
     await _note(tx, caller, service, order.value, _CHANGES[order], {})
 
 
 async def provisioned(tx: Transaction, caller: Caller, service: ServiceRow, failure: str | None) -> None:
-    """Provisioning has ended; `service` is locked. `failure`: why there is no machine."""
+    """Record the end of provisioning; `service` is locked. `failure`: why there is no machine."""
     after = move(service.state, Outcome.BUILT if failure is None else Outcome.FAILED)
     await tx.execute(
         """UPDATE services SET state = $2, state_reason = $3, settled = $4, changed_at = now(),

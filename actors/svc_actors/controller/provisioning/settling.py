@@ -1,4 +1,4 @@
-"""Bring a service's machine to what the state of the service says.
+"""Bring a service's machine in line with the state of the service.
 
 Level-triggered: each step reads the records afresh, so a crash at any point forgets nothing. The Machine actor decides
 every order given here under the lock of the machine's row, so nothing is done twice.
@@ -11,8 +11,9 @@ every order given here under the lock of the machine's row, so nothing is done t
 | active, after a suspension that switched it off | is started |
 | terminated | is deleted, even if its owner had protected it |
 
-Rejected: giving the machine its order in the transaction that changes the service. A node that is away would refuse
-it, and the billing system's call with it; a billing system must not lose an order to an offline node.
+Rejected: ordering the machine's change in the transaction that changes the service. If the machine's node is away, the
+order would be refused, and the billing system's call with it. A billing system must not lose an order because of an
+offline node.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _GONE: Final = "The machine was removed before it was created."
 @dataclass(frozen=True)
 class _MachineNow:
     """`busy`: a task is open. `agrees`: its host has applied the recorded network. `ignored`: a shutdown ordered since
-    the suspension did not succeed. `kept`: a deletion was ordered before; if not `busy`, it has failed."""
+    the suspension did not succeed. `kept`: a deletion was ordered before; if the machine is not `busy`, that deletion
+    has failed."""
 
     id: UUID
     status: MachineStatus
@@ -57,7 +59,7 @@ class _MachineNow:
 
 
 async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> None:
-    """One step towards what the service's state says. Raises `DomainError` if the machine refuses the order now."""
+    """Take one step towards the service's state. Raises `DomainError` if the machine refuses the order now."""
     # Both are read without locks. A change in between does no harm: the Machine actor judges orders under its own lock,
     # and `_write_settled` writes only if the service is still as it was read here.
     service = await get_service(database, service_id)
@@ -78,7 +80,7 @@ async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> N
 
 
 def _order(service: ServiceRow, machine: _MachineNow) -> Order | None:
-    """What to order; None if the machine's power is as the state says."""
+    """The order to give; None if the machine's power agrees with the service's state."""
     match service.state:
         case ServiceState.PROVISIONING_FAILED | ServiceState.TERMINATED:
             return Order.DELETE
@@ -95,8 +97,8 @@ def _order(service: ServiceRow, machine: _MachineNow) -> Order | None:
 async def _ask(
     database: Database, actors: ActorSystem, service: ServiceRow, machine: _MachineNow, order: Order
 ) -> None:
-    """Give the order. A refused order is noted as tried, so it is repeated after a pause; so is each further deletion
-    once one has failed."""
+    """Give the order. If it is refused, the attempt is noted, so that it is repeated after a pause. The same is done
+    for each further deletion after one has failed."""
     caller, actor = service_itself("service.settle"), actors.ref(Machine, str(machine.id))
     try:
         if order is Order.DELETE:
@@ -117,7 +119,7 @@ async def _ask(
 
 
 async def _conclude(database: Database, service_id: UUID) -> None:
-    """End provisioning if the machine is built, or never will be."""
+    """End provisioning if the machine is built, or if it can no longer be built."""
 
     async def work(tx: Transaction) -> None:
         service = await lock_service(tx, service_id)
@@ -133,7 +135,8 @@ async def _conclude(database: Database, service_id: UUID) -> None:
 
 
 async def _write_settled(database: Database, seen: ServiceRow) -> None:
-    """Unless the service was changed since it was read; then the next round reads it again."""
+    """Write that the service is settled, unless it was changed since it was read; then the next round reads it
+    again."""
 
     async def work(tx: Transaction) -> None:
         if await lock_service(tx, seen.id) == seen:
@@ -143,7 +146,7 @@ async def _write_settled(database: Database, seen: ServiceRow) -> None:
 
 
 async def _machine(queryable: Queryable, service: ServiceRow) -> _MachineNow | None:
-    """None if the machine is deleted."""
+    """The service's machine; None if it is deleted."""
     row = await queryable.fetchrow(
         """SELECT vms.id, vms.status, status_reason AS reason, built_at IS NOT NULL AS built,
                   vms.status <> 'running' OR net_applied >= net_wanted AS agrees,

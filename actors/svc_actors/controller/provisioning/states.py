@@ -1,8 +1,8 @@
 """The states of a service and every move between them (vm-controller-api.md, States and transitions). Nothing else
 decides a state.
 
-A service's state is the desired one; its machine follows (`settling`). So a service is suspended or terminated as soon
-as that is ordered, and `settled` says whether its machine has followed.
+A service's state is the desired state of its machine, which follows (`settling`). So a service is suspended or
+terminated as soon as this is ordered, and `settled` says whether its machine has followed.
 
 Only `provisioning` waits for its machine: it ends when the host has built it, or has failed to. A failed service keeps
 its row and its id; the remains of its machine are removed, and a retry orders another one.
@@ -25,7 +25,7 @@ class ServiceState(StrEnum):
 
 
 class ServiceOrder(StrEnum):
-    """What a billing system may want of a service that exists."""
+    """The orders that a billing system may give about an existing service."""
 
     RETRY = "retry"
     SUSPEND = "suspend"
@@ -37,14 +37,15 @@ class ServiceOrder(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How provisioning ends."""
+    """The ways in which provisioning ends."""
 
     BUILT = "machine_built"
     FAILED = "machine_failed"
 
 
 class SuspendMode(StrEnum):
-    """`power_off`: the machine is shut down. `network_isolate`: it runs on, and its host carries no traffic of it."""
+    """`power_off`: the machine is shut down. `network_isolate`: the machine keeps running, and its host blocks its
+    traffic."""
 
     POWER_OFF = "power_off"
     NETWORK_ISOLATE = "network_isolate"
@@ -109,7 +110,7 @@ def move(state: ServiceState, event: ServiceMove) -> ServiceState:
 
 
 def done(order: ServiceOrder) -> str:
-    """`suspended`, `unsuspended`, ...: the participle for a sentence about the order."""
+    """The participle for a sentence about the order: `suspended`, `unsuspended`, ..."""
     return _WORDS[order]
 
 

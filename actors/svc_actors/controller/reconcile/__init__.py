@@ -1,1 +1,1 @@
-"""What compares records with what hosts say, again and again."""
+"""The loops that compare records with the reports of hosts, and repair differences."""

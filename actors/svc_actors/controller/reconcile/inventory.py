@@ -1,10 +1,11 @@
 """Where a node's inventory and the records of machines differ: a comparison of rows, and nothing else.
 
-One statement reads every record that the inventory can concern, so an inventory that agrees with the records costs that
-statement and wakes no machine. A difference goes to the machine, which decides again under the lock of its own row:
-what is read here may be older than what it has heard since.
+One statement reads every record that the inventory can concern, so an inventory that agrees with the records costs only
+this statement and wakes no machine. A difference is delivered to its machine, which decides again under the lock of its
+own row: the records read here may be older than reports that the machine has received since.
 
-Rejected: a message to each machine of the node. Each was a transaction of its own, and one locked row held up the node.
+Rejected: a message to each machine of the node. Each was a transaction of its own, and one locked row delayed the whole
+node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from svc_nodeagent.protocol import DomainState, StateCause
 
 @dataclass(frozen=True)
 class RecordedMachine:
-    """A machine as its record has it. `built`: its host once reported it as created. `busy`: a task of it is open."""
+    """A machine as recorded. `built`: its host once reported it as created. `busy`: a task of the machine is open."""
 
     vm_id: UUID
     node_id: UUID | None
@@ -37,7 +38,7 @@ class RecordedMachine:
 
 @dataclass(frozen=True)
 class Difference:
-    """What the machine's host has, to be delivered to the machine."""
+    """A difference between host and record, to be delivered to the machine."""
 
     vm_id: UUID
     state: DomainState
@@ -88,7 +89,7 @@ async def concerned_machines(
 
 @dataclass(frozen=True)
 class Reported:
-    """What an inventory says of one machine."""
+    """An inventory's report about one machine."""
 
     state: DomainState
     cause: StateCause | None = None
@@ -96,8 +97,8 @@ class Reported:
 
 
 def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, Reported]) -> Compared:
-    """`reported`: the machines that the inventory has, by id. One without a record is not considered: it was deleted,
-    or never ours."""
+    """`reported`: the machines in the inventory, by id. A machine without a record is ignored: it was deleted, or never
+    ours."""
     differences: list[Difference] = []
     foreign: list[UUID] = []
     for machine in recorded:
@@ -116,7 +117,7 @@ def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mappin
 
 
 def _differs(machine: RecordedMachine, state: DomainState) -> bool:
-    """Whether the machine would write anything if this were delivered to it."""
+    """Whether the machine would write anything if this report were delivered to it."""
     if machine.observed_state is not state:
         return True
     if machine.busy or (machine.status is MachineStatus.FAILED and not machine.built):

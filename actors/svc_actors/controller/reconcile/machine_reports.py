@@ -1,17 +1,17 @@
-"""What nodes report of machines, recorded together: inventories, and changes as they happen.
+"""Records nodes' reports about machines, many at once: inventories, and changes as they happen.
 
 Invariants:
-- a node's inventory is a few statements, and so are the changes that have come from all nodes within 50 ms. A limited
-  number is recorded at once; the rest waits here, without a connection of the database, which other background work
-  needs as well;
-- of changes that come faster than they are recorded, a machine's last one counts; of a node that reports too many, the
-  inventories count;
-- a report about a machine whose record is locked goes through its actor, and holds up no other. Later reports about it
-  go the same way until then, so that none overtakes an earlier one;
-- what could not be recorded is asked for again, by another inventory of the node.
+- a node's inventory takes a few statements, and so do the changes that have come from all nodes within 50 ms. Only a
+  limited number is recorded concurrently; the rest waits here without occupying a connection of the database, because
+  other background work needs connections as well;
+- if changes come faster than they are recorded, only the last change of each machine counts; if a node reports too many
+  changes, only its inventories count;
+- a report about a machine whose record is locked goes through the machine's actor, and delays no other report. Until it
+  is recorded, later reports about this machine go through the actor, too, so that none overtakes an earlier one;
+- a report that could not be recorded is replaced by another inventory of the node.
 
-Rejected: recording a later report at once while an earlier one waits in the actor. The earlier one came last and undid
-it.
+Rejected: recording a later report at once while an earlier one waits in the actor. The earlier one was then recorded
+last and undid the later one.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ that node ignores it."""
 
 
 class MachineReports:
-    """One a process; `run` under the composer's nursery. `recheck` has a node inventoried again soon, `deadline` is how
-    long a machine's actor may take, in seconds."""
+    """One per process; `run` runs in the composer's nursery. `recheck` requests another inventory of a node soon;
+    `deadline` is how long a machine's actor may take, in seconds."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class MachineReports:
 
     @property
     def idle(self) -> bool:
-        """Every change that came is recorded."""
+        """Whether every change that has come is recorded."""
         return self._changes.idle and not self._being_told
 
     def changed(self, node_id: UUID, change: DomainChanged) -> None:
-        """A guest changed state on this host. Does not block; recorded by `run`."""
+        """A guest on this host has changed its state. Does not block; `run` records the change."""
         changes = self._changes.get(node_id) or {}
         too_many = len(changes) >= _MOST_WAITING and change.vm_id not in changes
         if too_many or not self._allowances.spend(node_id):
@@ -109,7 +109,7 @@ class MachineReports:
         self._changes.put(node_id, changes)
 
     async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
-        """Record what the host has, as of `asked_at`, and what that makes of its machines."""
+        """Record the host's inventory as of `asked_at`, and the changes of machines that follow from it."""
         node = self._system.ref(Node, str(node_id))
         # Read before the new inventory replaces it, so that a foreign domain is reported once and not with every
         # inventory.
@@ -140,7 +140,7 @@ class MachineReports:
                 await node.ask(Node.unauthorised_report, f"has a domain of machine {vm_id}, which is not placed on it")
 
     async def _record(self, seen: Mapping[UUID, MachineReport], asked_at: datetime | None) -> set[UUID]:
-        """Record all; gives those that were passed over."""
+        """Record all; returns the machines that were skipped."""
         recorded: set[UUID] = set()
         vm_ids = sorted(seen)
         for start in range(0, len(vm_ids), _MACHINES_AT_ONCE):
@@ -162,8 +162,9 @@ class MachineReports:
     async def _record_changes(
         self, changes: Mapping[UUID, Mapping[UUID, MachineReport]]
     ) -> list[tuple[UUID, MachineReport]]:
-        """Record what these nodes report. Returns the reports that must go through the machine's actor: its record is
-        locked, or an earlier report is on that way. A node that could not be recorded gets another inventory."""
+        """Record these nodes' reports. Returns the reports that must go through the machine's actor, because its record
+        is locked or an earlier report is still waiting there. If a node's reports could not be recorded, another
+        inventory of the node is requested."""
         try:
             said = [(node_id, vm_id, seen) for node_id, its in changes.items() for vm_id, seen in its.items()]
             placed = await note_domain_changes(self._database, [(node, vm, seen.state) for node, vm, seen in said])
@@ -202,8 +203,8 @@ class MachineReports:
                 del self._being_told[vm_id]
 
     async def _tell_machine(self, vm_id: UUID, seen: MachineReport, asked_at: datetime | None) -> None:
-        """A machine whose actor refuses, or is slow, holds up no other. What is not delivered in time may still be
-        recorded, and the node gets another inventory."""
+        """Deliver a report to the machine's actor. An actor that refuses, or is slow, delays no other machine. A report
+        that is not delivered in time may still be recorded; another inventory of the node is requested in any case."""
         node_id = seen.node_id
         async with self._delivering:
             with trio.move_on_after(self._deadline) as late:

@@ -1,9 +1,9 @@
 """Alerts about domains without a record, and about pools that run low.
 
-Invariant: a domain of ours that no record knows is shown by an alert and left alone: no disk is destroyed by a guess.
+Invariant: a domain of ours without a record causes an alert and is left alone: no disk is destroyed because of a guess.
 
-Rejected: an alert for each domain. A host that joins with its guests, or a hostile one, had thousands, and drowned the
-critical ones.
+Rejected: an alert for each domain. A host that joined with its guests, or a hostile host, caused thousands of alerts,
+among which the critical ones were lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_OF_A_NAME: Final = 64
 
 
 class MachineWatch:
-    """One a process; `run` under the composer's nursery."""
+    """One per process; `run` runs in the composer's nursery."""
 
     def __init__(self, database: Database, *, interval: float = 30.0, alert: LoopAlert | None = None) -> None:
         self._database = database
@@ -39,7 +39,8 @@ class MachineWatch:
         await watch_pools(self._database)
 
     async def point_out_orphans(self) -> None:
-        """One alert for each managed node that has domains of ours whose machines the records do not have there."""
+        """Raise one alert for each managed node that has domains of ours whose machines are not recorded on this
+        node."""
 
         # Two kinds of domains are not orphans: those on either node of a move, and those of a machine that was deleted
         # after its domain was seen, which the next inventory will no longer list.

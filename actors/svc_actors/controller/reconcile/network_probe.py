@@ -1,11 +1,11 @@
-"""Ask a node what it has of machines' networks, and repair what differs from the records.
+"""Ask a node which networks of machines it carries, and repair differences from the records.
 
 A node is asked after every inventory. Differences are stored on the node and raised as an alert, until a probe finds
-agreement. A managed node is repaired: the network of a machine that differs is applied again under a new generation,
-and what a deleted machine has left is released. An observed node's differences are only shown.
+agreement. On a managed node they are repaired: the network of a machine that differs is applied again under a new
+generation, and addresses that a deleted machine has left are released. On an observed node they are only shown.
 
-Invariant: repairs touch our own networks alone, and nothing of a machine that is recorded on another node, that has no
-record, or that is not confirmed since a restore (`orphans`).
+Invariant: repairs concern only our own networks, and no machine that is recorded on another node, that has no record,
+or that has not been confirmed since a restore (`orphans`).
 
 Drift is judged only of machines without an open task or an outstanding change: their records are read before and after
 the answer, since a change that was made meanwhile would look like a difference.
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class ProbedGateway(Protocol):
-    """What probing needs of the gateway."""
+    """The part of the gateway that the probe uses."""
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult: ...
 
@@ -59,7 +59,8 @@ class ProbedGateway(Protocol):
 
 
 class NetworkProbe:
-    """One a process. `recheck` has a node looked at again soon: after a repair, to see whether it helped."""
+    """One per process. `recheck` requests another inspection of a node soon: after a repair, to see whether the repair
+    helped."""
 
     def __init__(
         self, database: Database, gateway: ProbedGateway, system: ActorSystem, recheck: Callable[[UUID], None]
@@ -70,7 +71,7 @@ class NetworkProbe:
         self._recheck = recheck
 
     async def probe(self, node_id: UUID) -> None:
-        """Ask, record and repair. Raises what a query raises if the node does not answer."""
+        """Ask, record and repair. If the node does not answer, raises what a query raises."""
         before = await self._recorded(node_id)
         try:
             result = await self._gateway.query(node_id, NodeNetProbe(), timeout=PROBE_TIMEOUT)
@@ -111,8 +112,8 @@ class NetworkProbe:
         await self._release(node_id, found.strays)
 
     async def _release(self, node_id: UUID, strays: Sequence[ObservedNetwork]) -> None:
-        """Have the node release what deleted machines have left. Addresses that wait to be released are freed by the
-        network watch alone."""
+        """Have the node release the addresses that deleted machines have left on it. Recorded addresses that wait to be
+        released are freed by the network watch alone."""
         # Only machines recorded as deleted: one without any record may, after a restore, be a customer's running
         # machine.
         deleted = {

@@ -1,20 +1,23 @@
 """The watch that makes hosts apply the recorded networks of machines.
 
 Level-triggered: each round reads from the records what is to be done. A machine is outstanding while its host has
-applied an older generation than the desired one, or while addresses of it wait to be released. A commit calls the watch
-(`networking.changes.CHANNEL`), and so does a node that connects; the next round makes up for a call that is lost.
+applied an older generation than the desired one, or while addresses of the machine wait to be released. A commit calls
+the watch (`networking.changes.CHANNEL`), and so does a node that connects; the next round makes up for a call that is
+lost.
 
 Invariants:
-- one question at a time about a machine, and a network that a task carries itself (create, start, delete) is left to
-  that task;
+- there is only one question to a node about a machine at a time, and while an open task applies a machine's network
+  itself (create, start, delete), the network is left to that task;
 - addresses of an existing machine are released only after the host has applied a generation without them. An older
   order that is still on its way then changes nothing on the host, so it cannot bring them back;
-- an address is freed by its node's confirmation alone, and only if it was being released when the node was asked;
-- a machine, or a node, that fails holds up no other: a limited number at once on a node, and a pause that doubles. A
-  new change of the machine, and a new connection of its node, are tried at once;
+- an address is freed only by its node's confirmation, and only if it was already being released when the node was
+  asked;
+- a machine or a node that fails delays no other: each node has its own limit of concurrent work, and each machine that
+  fails its own pause, which doubles. After a new change of the machine, or a new connection of its node, the next
+  attempt is made at once;
 - only nodes that are managed and online are asked.
 
-Why not a task for each change: ten changes of one machine would be ten orders, of which the host needs the last alone.
+Why not a task for each change: ten changes of one machine would be ten orders, although the host needs only the last.
 """
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ _PASSING: Final = frozenset({FailureCode.CANCELLED, FailureCode.INTERRUPTED})
 
 
 class NetworkGateway(Protocol):
-    """What the watch needs of the gateway."""
+    """The part of the gateway that the watch uses."""
 
     def is_online(self, node_id: UUID) -> bool: ...
 
@@ -99,7 +102,7 @@ class NetworkGateway(Protocol):
 
 @dataclass(frozen=True)
 class NetworkRhythm:
-    """Seconds, and how many at once on a node."""
+    """Times in seconds, and limits of concurrent work on a node."""
 
     round: float = 15.0
     """Between rounds if nobody calls the watch."""
@@ -115,7 +118,8 @@ class NetworkRhythm:
 
 @dataclass(frozen=True)
 class _Rest:
-    """A machine that failed is left alone until `until`, unless its desired generation is no longer this one."""
+    """A machine whose last attempt failed. It is left alone until `until`, unless its desired generation is no longer
+    `generation`."""
 
     generation: int
     until: float
@@ -124,7 +128,7 @@ class _Rest:
 
 @dataclass
 class _Node:
-    """What is under way on one node."""
+    """The work under way on one node."""
 
     slots: trio.Semaphore
     called: trio.Event = field(default_factory=trio.Event)
@@ -135,11 +139,12 @@ class _Node:
 
 
 class _NotDone(Exception):  # noqa: N818 - named for what it says
-    """The host did not do it this time. Recorded on the machine already, if it says something about the host."""
+    """This attempt failed on the host. If the failure says something about the host, it is already recorded on the
+    machine."""
 
 
 class NetworkWatch:
-    """One a process; `run` under the composer's nursery. `connected` is for the gateway's hook of that name."""
+    """One per process; `run` runs in the composer's nursery. `connected` is for the gateway's hook of that name."""
 
     def __init__(
         self,
@@ -159,7 +164,7 @@ class NetworkWatch:
         """Networks applied since the start, for the metrics."""
 
     def connected(self, node_id: UUID) -> None:
-        """The node is connected (again): what failed on it before is tried at once."""
+        """The node has connected (again): work that failed on it before is tried again at once."""
         if node_id in self._nodes:
             self._nodes[node_id].resting.clear()
         self._called.set()
@@ -187,7 +192,7 @@ class NetworkWatch:
             await trio.sleep(self._intervals.gather)
 
     async def _look(self, nursery: trio.Nursery) -> None:
-        """Wake every node that has something outstanding."""
+        """Wake every node that has outstanding machines."""
         for row in await self._database.fetch(_NODES):
             node_id = row["node_id"]
             if not self._gateway.is_online(node_id):
@@ -199,7 +204,7 @@ class NetworkWatch:
             node.called.set()
 
     async def _serve(self, node_id: UUID, node: _Node) -> None:
-        """Work off what is outstanding on one node, until nothing is."""
+        """Work on the outstanding machines of one node, until there are none."""
         async with trio.open_nursery() as nursery:
             while True:
                 node.called = trio.Event()  # Before the pass, for the same reason as in `_look_for_ever`.
@@ -266,7 +271,7 @@ class NetworkWatch:
         nursery.start_soon(self._bring, node_id, node, vm_id, row["net_wanted"], pause)
 
     async def _bring(self, node_id: UUID, node: _Node, vm_id: UUID, generation: int, pause: float) -> None:
-        """Do what is outstanding for one machine, and rest it for `pause` seconds when that fails."""
+        """Do the outstanding work for one machine; if it fails, let the machine rest for `pause` seconds."""
         done = False
         try:
             await self._bring_up_to_date(node_id, vm_id)
@@ -363,7 +368,7 @@ class NetworkWatch:
             raise
 
     async def _record_failure(self, vm_id: UUID, generation: int, message: str) -> None:
-        """Record on the machine, and raise an alert, that its host could not be brought to this generation."""
+        """Record on the machine that its host could not be brought to this generation, and raise an alert."""
 
         async def work(tx: Transaction) -> None:
             failure = await network_failed(tx, vm_id, generation, message)

@@ -1,4 +1,4 @@
-"""Work about nodes that waits for a few workers: of a thousand nodes that come at once, a few are taken at a time.
+"""A queue of work about nodes for a few workers: if a thousand nodes come at once, a few are processed at a time.
 
 Rejected: a task for each piece of work, without a bound. A hundred nodes with a hundred machines each took every
 connection of the database that background work has.
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class NodeQueue(Generic[T]):
-    """In the order in which nodes started to wait. Work for a node that waits already replaces what was there. One
-    worker at a time has a node, so what is put later is done later."""
+    """A queue in the order in which nodes started to wait. New work for a node that already waits replaces the earlier
+    work. Only one worker at a time has a node, so work that is put later is done later."""
 
     def __init__(self) -> None:
         self._waiting: dict[UUID, T] = {}
@@ -28,7 +28,7 @@ class NodeQueue(Generic[T]):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, and no worker is at work."""
+        """Whether nothing waits and no worker is busy."""
         return not self._waiting and not self._taken
 
     def get(self, node_id: UUID) -> T | None:
@@ -41,14 +41,14 @@ class NodeQueue(Generic[T]):
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[tuple[UUID, T]]:
-        """The node that has waited longest; no other worker gets it until the end of the block."""
+        """The node that has waited longest; no other worker gets this node until the block ends."""
         async with self.next_few(1) as few:
             [node] = few.items()
             yield node
 
     @asynccontextmanager
     async def next_few(self, most: int) -> AsyncIterator[dict[UUID, T]]:
-        """The nodes that have waited longest, at least one; no other worker gets them until the end of the block."""
+        """The nodes that have waited longest, at least one; no other worker gets these nodes until the block ends."""
         # A loop, because several workers may have been woken and another one may have taken the node already.
         while not (few := list(islice((each for each in self._waiting if each not in self._taken), most))):
             await self._idle.park()

@@ -2,17 +2,17 @@
 
 Invariants:
 
-- a heartbeat costs no write: live figures are the gateway's, and are stored in one batch a minute;
+- a heartbeat costs no write: the gateway holds the live figures, which are stored in one batch a minute;
 - an inventory is taken at every connect and every ten minutes after, a few nodes at a time; a host that does not answer
-  gets an alert and holds up no other;
-- nodes are looked at in parallel, each with its own deadline: one whose record is locked holds up no other;
-- the work that a thousand nodes bring when they come back together waits in queues here, not for connections of the
-  database: a limited number is looked at, inventoried and recorded (`machine_reports`) at once;
-- what could not be recorded (the database was away) is asked for again as soon as it can be;
-- nodes that were online when the controller stopped are called offline only after they had time to come back.
+  gets an alert and delays no other;
+- nodes are looked at in parallel, each with its own deadline: a node whose record is locked delays no other;
+- when a thousand nodes come back together, their work waits in queues here and not for connections of the database:
+  only a limited number of nodes is looked at, inventoried and recorded (`machine_reports`) at once;
+- reports that could not be recorded (the database was away) are requested again as soon as possible;
+- nodes that were online when the controller stopped are recorded as offline only after they have had time to come back.
 
-Rejected: one node after the other, without a deadline each. One locked row of a machine left unrelated nodes recorded
-as online.
+Rejected: processing one node after the other, without a deadline for each. Because of one locked row of a machine,
+unrelated nodes that were gone stayed recorded as online.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ log = structlog.get_logger(__name__)
 
 
 def machine_deliverer(system: ActorSystem) -> Deliver:
-    """Delivers to a machine through its actor. The caller waits for the record, so deliveries under way are limited by
-    what the database records."""
+    """Delivers to a machine through its actor. The caller waits until the machine has recorded the report, so the
+    number of deliveries under way is limited to what the database can record."""
 
     async def deliver(node_id: UUID, vm_id: UUID, seen: MachineReport, asked_at: datetime | None) -> object:
         machine = system.ref(Machine, str(vm_id))
@@ -109,8 +109,8 @@ class Intervals:
 
 
 class NodeWatch:
-    """One a process. `hooks` go to the gateway, which is given by `watch` before `run`. `connected` is called at every
-    connection, at once; `probe` asks a node for its networks, after each inventory."""
+    """One per process. `hooks` go to the gateway; the gateway is set by `watch` before `run`. `connected` is called at
+    once for every connection; `probe` asks a node for its networks, after each inventory."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class NodeWatch:
 
     @property
     def heard(self) -> bool:
-        """Every change of a machine that a host has reported is recorded."""
+        """Whether every reported change of a machine is recorded."""
         return self._reports.idle
 
     @property
@@ -189,12 +189,12 @@ class NodeWatch:
         )
 
     def handle_tasks(self, tasks: TaskRunner) -> None:
-        """The work of tasks `node.inventory` and `node.preflight`."""
+        """Register the work of the tasks `node.inventory` and `node.preflight`."""
         tasks.handles("node.inventory", self._inventory_task)
         tasks.handles("node.preflight", self._preflight_task)
 
     def recheck(self, node_id: UUID) -> None:
-        """Take an inventory of this node at the next look, however recent the last one is."""
+        """Have an inventory of this node taken at the next look, however recent the last one is."""
         self._asked.pop(node_id, None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -218,7 +218,7 @@ class NodeWatch:
             task_status.started()
 
     async def record(self) -> None:
-        """Keep the live figures of every connected node: the row's, and the hour's mean."""
+        """Store the live figures of every connected node: in its row, and in the mean of the hour."""
         said = self._said()
 
         async def record_some(nodes: Sequence[UUID]) -> None:
@@ -228,17 +228,18 @@ class NodeWatch:
         await for_nodes("live figures", list(said), record_some)
 
     async def look_at_disks(self) -> None:
-        """Alerts about connected nodes whose disks fill up, which then take no new machines."""
+        """Raise alerts about connected nodes whose disks fill up; these nodes then take no new machines."""
         await self._disks.look(self._said())
 
     def _said(self) -> dict[UUID, Capacity]:
-        """What each connected node said last that it has."""
+        """The resources that each connected node reported last."""
         beats = ((node_id, self.gateway.heartbeat(node_id)) for node_id in self.gateway.online())
         return {node_id: beat.capacity for node_id, beat in beats if beat is not None}
 
     async def look(self) -> None:
-        """Correct which nodes are recorded as online, and raise alerts about nodes that have been away for long. Hooks
-        do this at once as a rule; here it is made up for, and after a start it is done for nodes that never came."""
+        """Correct which nodes are recorded as online, and raise alerts about nodes that have been away for long. As a
+        rule the hooks have recorded this at once; this look covers what they missed, and nodes that never connected
+        after a start."""
         rows = await self._database.fetch(
             "SELECT id, state FROM nodes WHERE deleted_at IS NULL AND (state = 'online' OR id = ANY($1::uuid[]))",
             self.gateway.online(),
@@ -294,8 +295,8 @@ class NodeWatch:
                         log.warning("node.not_told", node_id=str(node_id), error=str(error))
 
     async def _look_at(self, node_id: UUID, hello: Hello | None = None) -> bool:
-        """False if the node's record was locked for too long, to be repeated. Other failures are left to the next look
-        at all nodes."""
+        """False if the node's record was locked for too long, so that the look must be repeated. After other failures
+        the next look at all nodes tries again."""
         with trio.move_on_after(self._intervals.look_deadline) as late:
             try:
                 await self._system.ref(Node, str(node_id)).ask(Node.look, hello)
@@ -306,7 +307,8 @@ class NodeWatch:
         return not late.cancelled_caught
 
     async def inspect(self, node_id: UUID) -> None:
-        """Take an inventory of a node now, record it, and tell its machines. Raises what a query raises."""
+        """Take an inventory of a node now, record it, and deliver differences to its machines. Raises what a query
+        raises."""
         # Taken before the host is asked, and from the database's clock: reports about a machine that arrive while the
         # host answers must count as newer.
         asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")

@@ -1,9 +1,9 @@
-"""Compare a host with the records after a restore: what only the host has, and what only the records have.
+"""Compare a host with the records after a restore: find what only the host has, and what only the records have.
 
 Theory of operation. A backup is older than the hosts. So a restored controller starts with every machine unconfirmed,
 and every node unheard. A node that connects is inventoried and asked for its networks as always; its answers are
-compared here. A machine that its host has, with just the recorded addresses, is confirmed, and is one like any other
-from then on. An operator decides about the rest:
+compared here. A machine that its host has, with exactly the recorded addresses, is confirmed, and from then on it is
+treated like any other. An operator decides about the rest:
 
     unknown    the host has a machine without a record: created since, or its record was removed
     missing    there is a record, and the host has no such machine: deleted since, or lost
@@ -76,13 +76,13 @@ def orphans_alert(node_id: UUID) -> str:
 
 
 def carried_alert(node_id: UUID) -> str:
-    """The alert about a node that claims to carry more than it is believed to."""
+    """The key of the alert about a node that claims to carry more addresses than are accepted from it."""
     return f"carried:{node_id}"
 
 
 async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequence[ObservedNetwork]) -> None:
-    """Compare what this node's host was just seen to have, after its inventory was recorded: confirm what agrees,
-    record what is carried without a record, and raise alerts."""
+    """Compare this node's host, as just probed, with the records; the inventory is recorded already. Confirm machines
+    that agree, record addresses that are carried without a record, and raise alerts."""
     # The node's row is locked before the rows of machines and pools: locks are taken in the order node, machine, pool.
     await tx.execute("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id)
     observed = {network.vm_id: network for network in networks}
@@ -135,7 +135,8 @@ async def _tell_of_left_out(
 
 
 async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
-    """Hosts have these as recorded, or an operator says that the records are right: they are normal machines again."""
+    """Make these machines normal ones again: their hosts have them as recorded, or an operator says that the records
+    are right."""
     await tx.execute(
         """WITH confirmed AS MATERIALIZED (
                SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND unconfirmed ORDER BY id FOR NO KEY UPDATE
@@ -146,13 +147,14 @@ async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
 
 
 async def stop_awaiting_report(tx: Transaction, node_id: UUID) -> bool:
-    """An operator says that this node will not come back: its report is no longer awaited. Returns whether it was."""
+    """An operator says that this node will not come back: stop waiting for its report. Returns whether it was
+    awaited."""
     return bool(await tx.change("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id))
 
 
 async def tell_of_orphans(tx: Transaction, node_id: UUID) -> None:
-    """Open or close the alert about what a restore has left to decide on this node. Machines without a record have
-    alerts of their own, from the machine watch. When nothing is left on any node, the restore is over."""
+    """Open or close the alert about the decisions that a restore has left for this node. Machines without a record have
+    alerts of their own, from the machine watch. When no decision is left on any node, the restore is over."""
     rows = await tx.fetch(f"SELECT name, kind FROM ({_UNCONFIRMED}) found WHERE node_id = $1 ORDER BY name", node_id)
     if rows:
         node = await tx.fetchval("SELECT name FROM nodes WHERE id = $1", node_id)
@@ -181,7 +183,8 @@ def _unrecorded(row: Record, network: ObservedNetwork | None) -> list[str]:
 
 
 def _agrees(row: Record, network: ObservedNetwork | None) -> bool:
-    """Whether the host has all that is recorded. A machine that was never built agrees by being nowhere."""
+    """Whether the host has everything that is recorded. A machine that was never built agrees if it is not on the
+    host."""
     if not row["built"]:
         return not row["domain"] and network is None
     if not row["domain"] or network is None:

@@ -1,12 +1,13 @@
 """The watch that brings machines to their desired power state, after a power cut of their host or a crash of their own.
 
-Level-triggered: what is to be done is read from the records each time, so nothing is forgotten in a restart of the
-controller, and nothing is done twice: whether a machine is started is decided by its actor, under the lock of its row.
+Level-triggered: each round reads from the records what is to be done, so a restart of the controller forgets nothing.
+Nothing is done twice, either: the machine's actor decides, under the lock of its row, whether to start it.
 
 Invariants:
 - only nodes that are managed, online and not in maintenance are touched;
 - networks come first: an agent restores them before it connects, and a start carries the machine's own;
-- a host starts only as many at once as it bears, the oldest machine first. Starts that people order count as well.
+- a host starts only a limited number of machines at once, the oldest machine first. Starts that people order count as
+  well.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _RECOVERED: Final = f"SELECT id FROM vms WHERE {RECOVERED} ORDER BY id"
 
 
 class PowerWatch:
-    """One a process; `run` under the composer's nursery."""
+    """One per process; `run` runs in the composer's nursery."""
 
     def __init__(
         self, database: Database, actors: ActorSystem, *, interval: float = INTERVAL, alert: LoopAlert | None = None
@@ -67,7 +68,7 @@ class PowerWatch:
         await keep_repeating("power watch", self._interval, self.look, self._alert)
 
     async def look(self) -> None:
-        """Ask every machine that is due to set itself right."""
+        """Ask the actor of every machine that is due to bring it to its desired state."""
         at_once = trio.CapacityLimiter(_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for row in await self._database.fetch(_DUE):
@@ -76,7 +77,7 @@ class PowerWatch:
                 nursery.start_soon(self._recovered, row["id"], at_once)
 
     async def _restore(self, vm_id: UUID, at_once: trio.CapacityLimiter) -> None:
-        """A machine that does not answer holds up no other; the next round asks it again."""
+        """Ask one machine. A machine that does not answer delays no other; the next round asks it again."""
         async with at_once:
             try:
                 task = await self._actors.ref(Machine, str(vm_id)).ask(Machine.restore)

@@ -1,10 +1,10 @@
-"""Remove what moves have left on nodes that a machine is not on, however late.
+"""Remove the parts of a machine that a move has left on another node, however late.
 
-Invariant: a node is asked to remove a machine only while the record names another node for it, and no move of it is
-under way; the record is cleared when the node has confirmed that nothing is left, or is lost.
+Invariant: a node is asked to remove a machine only while the record names another node as the machine's, and no move of
+the machine is under way. `moved_from` is cleared when the node has confirmed that nothing is left, or is lost.
 
-Why not within the move's task: a source that is away would keep that task open. The record says what is due, so no
-crash forgets it.
+Why not within the move's task: a source that is away would keep that task open. The record says which removals are due,
+so a crash forgets none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class RemainsGateway(Protocol):
-    """What the watch needs of the gateway."""
+    """The part of the gateway that the watch uses."""
 
     def is_online(self, node_id: UUID) -> bool: ...
 
@@ -47,7 +47,7 @@ class RemainsGateway(Protocol):
 
 
 class RemainsWatch:
-    """One a process; `run` under the composer's nursery."""
+    """One per process; `run` runs in the composer's nursery."""
 
     def __init__(
         self,

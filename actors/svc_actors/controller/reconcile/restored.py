@@ -1,9 +1,9 @@
-"""The first transaction of a controller whose database shows the past: before anybody is served. It was restored from a
-backup, was put back to an earlier time, or has lost its last commits.
+"""The first transaction of a controller whose database shows an earlier time, before the controller serves anybody. The
+controller was restored from a backup, or its database was put back to an earlier time or has lost its last commits.
 
-What the database has is older than the world. So nothing of it is acted upon by itself: every machine and node waits to
-be confirmed (`orphans`), orders that were under way are ended and not carried out a second time, and everybody
-has to sign in again.
+So the records are older than the hosts, and nothing is done because of a record alone: every machine and node waits to
+be confirmed (`orphans`), orders that were under way are ended and not carried out a second time, and everybody has to
+sign in again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Past(StrEnum):
 
 
 async def record_restoration(tx: Transaction, *, taken_at: datetime, release: str, past: Past = Past.BACKUP) -> int:
-    """Gives how many orders were ended. `taken_at` is the time that the database shows."""
+    """Returns how many orders were ended. `taken_at` is the time that the database shows."""
     await tx.execute("INSERT INTO restorations (taken_at, release) VALUES ($1, $2)", taken_at, release)
     when = f"{taken_at:%Y-%m-%d %H:%M} UTC"
     ended = 0

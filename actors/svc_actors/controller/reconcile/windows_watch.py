@@ -1,10 +1,11 @@
 """Windows machines whose first boot is awaited: each is polled, and then given its ordered password.
 
-Invariant: a password is sent to a guest only after it has reported the end of its first boot. Before, its own setup
-could still replace it.
+Invariant: a password is sent to a guest only after it has reported the end of its first boot. Before that, Windows' own
+setup could still replace the password.
 
-The password is in this process's memory alone (`WindowsPasswords`): if the controller restarts first, it is lost, and
-the machine's record says so, instead of a secret that lies in the database for as long as a guest does not boot.
+The password is only in this process's memory (`WindowsPasswords`). If the controller restarts before the first boot has
+ended, the password is lost, and the machine's record says so. The alternative would be a secret that stays in the
+database for as long as a guest does not boot.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class WindowsGateway(Protocol):
-    """What the watch needs of the gateway."""
+    """The part of the gateway that the watch uses."""
 
     def is_online(self, node_id: UUID) -> bool: ...
 
@@ -47,7 +48,7 @@ class WindowsGateway(Protocol):
 
 
 class WindowsWatch:
-    """One a process; `run` under the composer's nursery."""
+    """One per process; `run` runs in the composer's nursery."""
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class WindowsWatch:
         return True
 
     async def _set_password(self, machine: Awaited) -> str | None:
-        """Why it is not set, or None. Raises `OperationFailed` for what may pass."""
+        """Set the password; returns why it was not set, or None. Raises `OperationFailed` for a failure that may
+        pass."""
         password = self._passwords.of(machine.vm_id)
         if password is None:
             return LOST

@@ -1,7 +1,8 @@
-"""The end of a task is stored, however long the database or its actor is away: no outcome is lost to a deadline.
+"""Stores the end of a task, however long the database or the resource's actor is away: no outcome is lost because of a
+deadline.
 
-Rejected: repeating every failure for ever. A node's answer over which the actor crashed each time kept the task open
-for good.
+Rejected: repeating every failure for ever. If a node's answer made the actor crash each time, the task stayed open for
+good.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class WriteEnd(Protocol):
-    """`alone`: write the end of the task without what it means for the resource."""
+    """`alone`: write the end of the task without its effect on the resource."""
 
     async def __call__(self, task: Task, ending: Ending, *, alone: bool) -> None: ...
 
@@ -33,9 +34,9 @@ async def store_end(
 ) -> Ending | None:
     """Returns the ending that was written; None if the task has ended otherwise meanwhile.
 
-    An ending over which the actor crashes again and again is one that it cannot handle. The task then ends with words
-    of the controller's own, and if the actor crashes over those too, without the actor. The next inventory settles the
-    resource.
+    If the actor crashes over the ending again and again, it cannot handle this ending. The task then ends as failed,
+    with a message by the controller; if the actor crashes over this, too, the end is written without the actor. The
+    next inventory then corrects the state of the resource.
     """
     # After 0 to 2 failures, the actor is asked to store the outcome as it is. After 3, the actor is asked to store an
     # outcome in words of our own. After 4, that outcome is stored without the actor; if this fails, the controller has
@@ -76,7 +77,7 @@ async def _is_open(database: Database, task: Task) -> bool:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the failure says only that the database or the actor is away, or slow, so that the same may succeed."""
+    """Whether the failure says only that the database or the actor is away or slow, so that a repeat may succeed."""
     if isinstance(error, ServiceError):
         return error.code is ErrorCode.UNAVAILABLE
     if isinstance(error, ActorCrashed):

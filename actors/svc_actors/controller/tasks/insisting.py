@@ -36,5 +36,5 @@ async def insist(
 
 
 def says_why(refusal: HostRefused) -> bool:
-    """Whether the node has answered and knows what it has done."""
+    """Whether the node has answered and knows what it has done: only then the refusal is final."""
     return refusal.failure not in (None, FailureCode.INTERRUPTED)

@@ -1,8 +1,8 @@
 """Writes the log lines of many tasks in shared transactions.
 
-Lines that arrive during a commit wait for the next transaction; a single line is written at once. When a hundred
-machines were being built, one transaction for each line and each start (two of the four of a creation) took a tenth of
-the processor time of the service and of PostgreSQL.
+Lines that arrive during a commit wait for the next transaction; a single line is written at once. Rejected: one
+transaction for each line and each start. These were two of the four transactions of a creation, and while a hundred
+machines were being built, they took a tenth of the processor time of the service and of PostgreSQL.
 
 Invariants:
 - a line is committed when `add` returns, so a task's lines have the order of its calls;
@@ -66,7 +66,7 @@ class LineWriter:
                         nursery.start_soon(self._write_alone, each)
 
     def _take(self) -> list[_Waiting]:
-        """Take the oldest waiting lines, one of each task: a statement can update a row only once."""
+        """Take the oldest waiting lines, one for each task: a statement can update a row only once."""
         taken: dict[UUID, _Waiting] = {}
         left = []
         for each in self._waiting:

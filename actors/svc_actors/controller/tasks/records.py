@@ -65,7 +65,7 @@ class Requester:
 @dataclass(frozen=True)
 class Task:
     """`parameters` is what the work needs to resume after a restart, never a secret. `error_code` and `error_message`
-    are set on a failed task; `error_message` alone says why a task was cancelled."""
+    are set on a failed task; on a cancelled task only `error_message` is set and says why it was cancelled."""
 
     id: UUID
     op: str
@@ -119,7 +119,7 @@ class NewLine:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the work of a task ended. `result` is the host's last result, for a task that succeeded."""
+    """How the work of a task ended. `result` is the host's last result, if the task succeeded."""
 
     status: TaskStatus
     message: str
@@ -155,7 +155,7 @@ async def create_task(
     timeout: float | None,
 ) -> Task:
     """Write a queued task and its event, in the transaction that changes the state. After `timeout` seconds without an
-    outcome the task ends; None: it has no deadline. After the commit, hand the task to `TaskRunner.start`."""
+    outcome the task ends; with None it has no deadline. After the commit, hand the task to `TaskRunner.start`."""
     requester = {
         "actor_id": str(caller.actor_id) if caller.actor_id else None,
         "actor": caller.actor,
@@ -325,8 +325,8 @@ async def _log_tasks(tx: Transaction, lines: Sequence[NewLine], wait: bool) -> d
 
 
 async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:
-    """Write the end of an open task, its last line and its event. None if it had already ended: then the caller must
-    change nothing else for this task in its transaction."""
+    """Write the end of an open task, its last line and its event. None if the task had already ended: then the caller
+    must not change anything else for this task in its transaction."""
     level = {TaskStatus.FAILED: LogLevel.ERROR, TaskStatus.CANCELLED: LogLevel.WARNING}.get(
         ending.status, LogLevel.INFO
     )

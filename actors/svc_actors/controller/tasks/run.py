@@ -1,10 +1,10 @@
 """A running task: its steps on a node, its log, its deadline and its cancellation.
 
 Invariants:
-- a step has the operation id `<task>:<step>` (with `:<attempt>` from the second attempt on). After a restart the
-  agent's journal answers for the id instead of repeating the step;
-- when a task is cancelled, the cancellation of the current step is sent again and again until the node reports its
-  outcome: one lost with a connection is only delayed;
+- a step has the operation id `<task>:<step>` (with `:<attempt>` from the second attempt on). After a restart of the
+  controller the agent answers for the id from its journal instead of repeating the step;
+- when a task is cancelled, the cancellation of the current step is sent again and again until the node reports the
+  step's outcome: so a cancellation that is lost with a connection is only delayed;
 - `acknowledge` acknowledges outcomes to the agent; it is called once the task's end is stored.
 """
 
@@ -55,7 +55,8 @@ class NodeGateway(Protocol):
 
 
 class TaskFailed(ServiceError):  # noqa: N818 - named for what it says
-    """The task has failed for good, whatever the code: unlike the service's own `unavailable`, it is not retried."""
+    """The task has failed for good, whatever the code. Unlike the service's own `unavailable`, this failure is not
+    retried."""
 
 
 class HostRefused(TaskFailed):
@@ -98,8 +99,8 @@ class TaskRun:
             self._cancelled.set()
 
     async def log(self, message: str, *, percent: int | None = None, level: LogLevel = LogLevel.INFO) -> None:
-        """Add a line to the task's log. The same line twice in a row is written once. The first one marks the task as
-        running, if that is not recorded yet."""
+        """Add a line to the task's log. The same line twice in a row is written once. The first line marks the task as
+        running, if this is not recorded yet."""
         if self._last_line == (percent, message):
             return
         self._last_line = (percent, message)
@@ -112,7 +113,7 @@ class TaskRun:
         self._started = True
 
     async def close_log(self) -> None:
-        """Log how many lines were left out of the full log."""
+        """Log how many lines were left out because the log was full."""
         if self._left_out:
             message = f"{self._left_out} more lines were left out: a log has {MOST_LINES} at most."
             await self._lines.add(NewLine(self.task.id, message, level=LogLevel.WARNING, beyond=True))
@@ -142,11 +143,11 @@ class TaskRun:
         span: tuple[int, int] = (0, 100),
     ) -> OperationResult:
         """Perform one step on the task's node, or another, and return its result. `timeout` is in seconds, by default
-        the operation's own, and bounded by the task's deadline. Steps may be performed concurrently.
-        `span` is the part of the task's progress, in percent, that this step's own progress covers.
+        the operation's own, and limited by the task's deadline. Steps may be performed concurrently. `span` is the part
+        of the task's progress, in percent, that this step's own progress covers.
 
         Raises `HostRefused` if the step failed on the host or the node did not answer in time, `LostWithNode`. A step
-        that a crash of the agent interrupted is tried again if the operation is repeatable.
+        that was interrupted by a crash of the agent is tried again if the operation is repeatable.
         """
         seconds = task_seconds(operation.op) if timeout is None else timeout
         node = node_id or self._node_id()
@@ -199,8 +200,8 @@ class TaskRun:
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
-        """For the length of the block a cancellation ends only steps on nodes and no local work, so that the steps'
-        results are recorded."""
+        """Until the block ends, a cancellation ends only steps on nodes and no local work, so that the steps' results
+        are recorded."""
         before, self._uninterrupted = self._uninterrupted, True
         try:
             yield

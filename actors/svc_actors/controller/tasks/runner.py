@@ -1,20 +1,23 @@
 """The work of tasks: started after the commit that created them, resumed after a restart, ended exactly once.
 
-How a task survives. Its row says that it is open; nothing else is needed to continue. After a restart the work runs
-again from its start: each step asks the node under the same operation id, and the agent's journal answers what was done
-already, so nothing is done twice. An outcome is acknowledged to the agent only once the task's end is stored; while the
-database is away it is kept here, whatever the deadline. Work that could not continue stays open, and is taken up again.
+How a task survives a restart: its row says that it is open, and nothing else is needed to continue. After a restart the
+work runs again from its start: each step asks the node under the same operation id, and for a step that was done
+already the agent answers from its journal, so nothing is done twice. An outcome is acknowledged to the agent only once
+the task's end is stored; while the database is away, the runner keeps the outcome, whatever the deadline. A task whose
+work could not continue stays open, and is resumed later.
 
 Invariants:
-- an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case. A task
-  without one (a deletion, a reinstallation) waits for its node as long as that is away, and holds nothing but its row
-  and one Trio task;
-- the end and what it means for the resource are one transaction (`end` of the handler); an ended task is left alone;
+- an open task is hosted by this process, or resumed by the next sweep; it ends by its deadline in any case. A task
+  without a deadline (a deletion, a reinstallation) waits for its node as long as the node is away, and occupies only
+  its row and one Trio task;
+- the end and its effect on the resource are one transaction (`end` of the handler); a task that has ended is never
+  changed;
 - a deadline is counted on the monotonic clock from when the work was first started or resumed here, so a wall clock
-  that jumps ends nothing early and keeps nothing open; a resumed task gets time to hear what its node did meanwhile.
+  that jumps ends nothing early and keeps nothing open; a resumed task gets enough time to hear from its node what was
+  done meanwhile.
 
-Rejected: long work within actors. A task's row survives a restart and an actor does not, and the work would hold up the
-actor's other messages; so the runner hosts all of it, and asks the actor only for the end.
+Rejected: long work within actors. A task's row survives a restart and an actor does not, and the work would delay the
+actor's other messages. So the runner hosts all work, and asks the actor only to record its end.
 
 Why: docs/decisions/0003-long-work-has-a-row.md.
 """
@@ -114,7 +117,7 @@ class _Handler:
 
 
 class TaskRunner:
-    """Hosts the work of every open task; one a process, run under the composer's nursery."""
+    """Hosts the work of every open task. One per process; it runs in the composer's nursery."""
 
     def __init__(
         self,
@@ -149,16 +152,15 @@ class TaskRunner:
         self._lines = LineWriter(database)
 
     def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
-        """Register the work of tasks of this operation.
-
-        `work` returns when the task succeeded (with what the host said last, if that matters to `end`), or raises
-        `ServiceError`. `end(task, ending)` writes the end together with what it means for the resource, by `end_task`;
-        without it the task alone is ended. `irrevocable` says why such a task cannot be cancelled.
+        """Register the work of tasks of this operation. `work` returns when the task has succeeded (with the host's
+        last result, if `end` needs it), or raises `ServiceError`. `end(task, ending)` calls `end_task` and writes the
+        effect on the resource in the same transaction; without `end`, only the task is ended. `irrevocable` says why
+        such a task cannot be cancelled.
         """
         self._handlers[op] = _Handler(work, end, irrevocable)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Resume what is open, then host the work of tasks until cancelled."""
+        """Resume open tasks, then host the work of tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery, self._context = nursery, copy_context()
             nursery.start_soon(self._lines.run)
@@ -172,12 +174,13 @@ class TaskRunner:
                 self._nursery = None
 
     def start(self, task: Task) -> None:
-        """Start the work of a task that has just been committed. A repeat does nothing. Nor does a call before `run` or
-        after `drain`: this process's `run`, or the next one's, finds the task in the database."""
+        """Start the work of a task that has just been committed. A repeated call does nothing. A call before `run` or
+        after `drain` does nothing, either: `run` in this process, or in the next one, finds the task in the
+        database."""
         self._begin(task, new=True)
 
     def _resume(self, task: Task) -> None:
-        """Start the work of a task that was read as open; it may have ended since."""
+        """Start the work of a task that was open when it was read; it may have ended since."""
         self._begin(task, new=False)
 
     def _begin(self, task: Task, *, new: bool) -> None:
@@ -208,10 +211,11 @@ class TaskRunner:
                 log.warning("task.start_not_stored", task_id=str(run.task.id), op=run.task.op, error=str(error))
 
     async def drain(self, deadline: float) -> None:
-        """Shut down, for at most `deadline` seconds: store the ends that are known, start nothing new.
+        """Shut down within at most `deadline` seconds: store the ends that are known, start nothing new.
 
-        A task without an outcome stays open and is not given up on its node; the next start resumes it. Ends are asked
-        of actors, so this comes before the drain of the actor system, which takes no messages from outside.
+        A task without an outcome stays open, and its operation is not cancelled on its node; the next start resumes it.
+        Actors record the ends, so this runs before the drain of the actor system, after which actors take no messages
+        from outside.
         """
         self._draining = True
         # `_working` has the scope of the work alone, not of `store_end` after it: an outcome that is known is still
@@ -228,9 +232,10 @@ class TaskRunner:
         return self._draining
 
     async def cancel(self, caller: Caller, task_id: UUID) -> Task:
-        """Ask for a task's end: at once if it was not started, else as soon as its node has given it up.
+        """Ask for a task's end: it ends at once if it was not started, else as soon as its node has given up the
+        operation.
 
-        Raises not_found; conflict if it has ended, or if its kind cannot be cancelled.
+        Raises not_found; conflict if the task has ended, or if its kind cannot be cancelled.
         """
 
         async def work(tx: Transaction) -> Task:
@@ -270,7 +275,8 @@ class TaskRunner:
             run.scope.cancel()
 
     async def forgettable(self, operation_ids: Sequence[OperationId]) -> list[OperationId]:
-        """Of the operations an agent still keeps, those whose task has ended: no caller will ask for their outcome."""
+        """Of the operations that an agent still keeps, those whose task has ended: no caller will ask for their
+        outcome."""
         by_task: dict[UUID, list[OperationId]] = {}
         for kept in operation_ids:
             try:
@@ -283,7 +289,8 @@ class TaskRunner:
         return [kept for row in rows for kept in by_task[row["id"]]]
 
     def _deadline(self, task: Task) -> float:
-        """On Trio's clock. Kept while the task is open, so that one which is taken up again and again still ends."""
+        """The task's deadline on Trio's clock. It is remembered while the task is open, so that a task which is resumed
+        again and again still ends."""
         if task.id not in self._deadlines:
             if task.deadline_at is None:
                 return math.inf
@@ -301,11 +308,11 @@ class TaskRunner:
             self._resume(task)
 
     async def _take_up_again(self) -> None:
-        """Take up after a second what was left open: the database or the actor is mostly back by then, and a caller
-        waits. While tasks are left open again and again the pause doubles, up to that of the sweep.
+        """Resume tasks that were left open after a second: by then the database or the actor is usually back, and a
+        caller waits. While tasks are left open again and again, the pause doubles, up to the interval of the sweep.
 
-        Rejected: leaving it to the sweep. A task then stayed open for up to 22 seconds after an outage, and its machine
-        answered conflict meanwhile."""
+        Rejected: leaving this to the sweep. A task then stayed open for up to 22 seconds after an outage, and its
+        machine answered conflict meanwhile."""
         pause, last = _FIRST_TAKE_UP, -math.inf
         while True:
             await self._left_open.wait()
@@ -381,8 +388,8 @@ class TaskRunner:
                 span.fail(error_code)
 
     async def _work(self, run: TaskRun, *, new: bool) -> Ending | None:
-        """Run the work to its ending. None: the task had ended, was abandoned, or is taken up again. A resumed task is
-        recorded as started first; that statement also says whether it has ended."""
+        """Run the work to its ending. None: the task had ended, was abandoned, or will be resumed. A resumed task is
+        recorded as started first; the same statement also finds out whether it has ended."""
         handler = self._handlers.get(run.task.op)
         if handler is None:
             return failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")

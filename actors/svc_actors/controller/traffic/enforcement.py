@@ -1,7 +1,7 @@
 """Enforces traffic allowances: imposes sanctions on machines that have used theirs up, and lifts them.
 
-The sanction in force against a machine is its standing decision. `enforce` brings it in line with the plan's policy and
-the traffic of the current period, whatever changed: the figures, the policy, the plan or the period.
+The sanction in force against a machine is its standing decision. `enforce` brings this decision in line with the plan's
+policy and the traffic of the current period, whether the figures, the policy, the plan or the period has changed.
 
 Invariants:
 - a decision is written in one transaction with its effect (the machine's throttle or isolation, `network_changed`), its
@@ -9,7 +9,7 @@ Invariants:
 - at most one decision per machine stands (a unique index). It is made under the locks of plan and machine, so that a
   concurrent loosening of the policy is respected;
 - no sanction affects a machine's power or disks. So a machine whose node cannot limit rates is reported instead of
-  throttled: its host would refuse the whole network, and with it the next start.
+  throttled: with a throttle, its host would refuse the whole network, and with it the next start.
 
 Why: docs/decisions/0035-traffic.md.
 """
@@ -38,7 +38,7 @@ _AT_ONCE: Final = 50
 
 
 class Decided(StrEnum):
-    """What a line of the enforcement history says. `lift` ends what stood."""
+    """The decision in one line of the enforcement history. `lift` ends the decision that stood before."""
 
     REPORT = "report"
     THROTTLE = "throttle"

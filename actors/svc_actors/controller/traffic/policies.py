@@ -1,6 +1,6 @@
 """The traffic policies of plans, by the month from which they apply.
 
-A policy is stored with its first month, and the one in force in a month is the latest that has started. So a policy
+A policy is stored with its first month, and in each month the latest policy that has started is in force. So a policy
 that was postponed to the next month takes effect by itself, even if no process runs at that moment, and a clock that is
 set back finds the policy of that time.
 """
@@ -57,8 +57,8 @@ async def policy_of(queryable: Queryable, plan_id: UUID | None, period: Period) 
 
 @dataclass(frozen=True)
 class PolicySet:
-    """The result of setting a policy: all of it is in force from `effective_from` on. `machines`: how many have the
-    plan. `withdrawn`: the month of a previously decided policy, which will not take effect."""
+    """The result of setting a policy: the policy is in force in full from `effective_from` on. `machines`: how many
+    machines have the plan. `withdrawn`: the month of a policy that was decided earlier and will not take effect."""
 
     before: Policy
     change: Change
@@ -85,8 +85,9 @@ class PolicySet:
 
 
 async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, policy: Policy, *, now: datetime) -> PolicySet:
-    """Set the plan's policy: members that loosen apply at once, the rest from the next month on, replacing any policy
-    decided for that month. Locks the plan; the caller calls `enforce_plan` to lift sanctions. Raises not_found."""
+    """Set the plan's policy: members that loosen it apply at once, the others from the next month on, replacing any
+    policy that was decided for that month. Locks the plan; the caller calls `enforce_plan` to lift sanctions. Raises
+    not_found."""
     plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
     if plan is None:
         raise not_found("There is no such plan.")

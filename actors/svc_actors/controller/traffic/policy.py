@@ -17,15 +17,15 @@ GIB: Final = 2**30
 
 
 class TrafficDirection(StrEnum):
-    """What counts: what the guest sends, or that and what it receives."""
+    """The traffic that counts: what the guest sends, or what it sends and receives."""
 
     OUTBOUND = "outbound"
     BOTH = "both"
 
 
 class TrafficAction(StrEnum):
-    """What is done about a machine that has used its allowance up, the mildest first. `suspend` stops its
-    traffic; the machine itself goes on."""
+    """The action against a machine that has used up its allowance, the mildest first. `suspend` stops its traffic; the
+    machine itself keeps running."""
 
     REPORT = "report"
     THROTTLE = "throttle"
@@ -93,7 +93,7 @@ def change(current: Policy, desired: Policy, *, in_use: bool) -> Change:
 
 
 def _looser(current: Policy, wanted: Policy) -> Policy:
-    """Member by member the looser of the two."""
+    """The policy that takes, for each member, the looser of the two values."""
     if wanted.allowance_gib is None:
         return wanted
     if current.allowance_gib is None:

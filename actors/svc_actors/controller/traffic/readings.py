@@ -2,9 +2,9 @@
 
 Invariants:
 - a figure is never too high. A reading holds the maximum that one ledger of one node has ever reported for a month, so
-  a repeated or late report counts nothing twice; a new ledger is added to the old one;
-- a node's report counts only for the time in which the machine was on it by the records, and is limited to what the
-  machine's highest rate there (a link's, if it had none) could carry in that time;
+  a repeated or late report counts nothing twice; the figures of a new ledger are added to those of the old one;
+- a node's report counts only for the time in which the machine was on the node by the records, and is limited to what
+  the machine's highest rate there (without a rate limit, a link's rate) could carry in that time;
 - every figure comes with `resets`, `samples` and `first_at`, which say why it may be too low (specification, Plan
   policies).
 
@@ -29,9 +29,9 @@ HISTORY_MONTHS: Final = 12
 
 @dataclass(frozen=True)
 class Month:
-    """The least bytes that a machine received and sent in one month. `resets`: how often counting restarted (a restart
-    of guest, agent or host, another host); `samples`: how often the counters were read; `first_at`: the first time.
-    If `samples` is 0 nothing was read."""
+    """The least number of bytes that a machine received and sent in one month. `resets`: how often counting restarted
+    (because the guest, agent or host restarted, or the machine moved to another host). `samples`: how often the
+    counters were read; 0 means never. `first_at`: when they were read first."""
 
     period: Period
     received_bytes: int = 0
@@ -82,8 +82,9 @@ _HEADERS: Final = 1.1
 @dataclass(frozen=True)
 class Refused:
     """Machines whose readings were not accepted in full. `foreign`: they were never on the node. `untimely`: the month
-    is impossible (before the machine came, after it left, or past the next month by the controller's clock). `beyond`:
-    readings were cut to what the rate could carry, or dropped as one ledger too many."""
+    is impossible (before the machine came to the node, after it left, or beyond the next month by the controller's
+    clock). `beyond`: readings were cut to what the rate could carry, or dropped because the machine had too many
+    ledgers."""
 
     foreign: frozenset[UUID]
     untimely: frozenset[UUID]
@@ -92,7 +93,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class _Stay:
-    """When a machine was on the node; `until` None: it still is."""
+    """The time in which the machine was on the node; `until` None: it is still there."""
 
     since: datetime
     until: datetime | None

@@ -50,8 +50,8 @@ class TrafficIntervals:
 
 
 class TrafficWatch:
-    """One per process; `run` runs in the composer's nursery. `unauthorised_report` is called once for each machine that
-    a node has counted for without its being there."""
+    """One per process; `run` runs in the composer's nursery. `unauthorised_report` is called once for each machine
+    whose traffic a node reported although the machine was not on it."""
 
     def __init__(
         self,

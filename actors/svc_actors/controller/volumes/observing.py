@@ -7,11 +7,11 @@
 Invariants: while a task of a volume is under way, the task decides about it; a decision made after the inventory was
 requested is newer than the inventory; a deleted volume is not brought back; nothing is removed from a node.
 
-A node reports what it has, never who owns it. A found volume belongs to the project of a machine that is or was on the
-node by the records, and to no other. It counts towards no limit of the project (`ordered_gib`), may not exceed the
-machine's limit, and the number of such rows per node is limited; the rest is one alert. Many lost volumes share one
-alert, too: a file system that is not mounted loses thousands. However long the lists are, they take a few statements,
-since the node's row is locked meanwhile.
+A node reports which volumes it has, never who owns them. A found volume belongs to the project of a machine that is or
+was on the node by the records, and to no other. It counts towards no limit of the project (`ordered_gib`), may not
+exceed the machine's limit, and the number of such rows per node is limited; the rest is one alert. Many lost volumes
+share one alert, too: a file system that is not mounted loses thousands. However long the lists are, they take a few
+statements, since the node's row is locked meanwhile.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ FOR NO KEY UPDATE OF volumes SKIP LOCKED"""
 
 
 async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
-    """Record an inventory; the node's row is locked. The report of an agent without volumes has none (None)."""
+    """Record an inventory; the node's row is locked. The report of an agent that does not support volumes has none
+    (None)."""
     if inventory.volumes is None:
         return
     seen = {each.volume_id: each for each in inventory.volumes}
@@ -100,7 +101,7 @@ async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryRes
 
 
 async def _compare(tx: Transaction, volume: VolumeRow, observed: ObservedVolume | None) -> None:
-    """Update where an existing volume is."""
+    """Update the recorded place of an existing volume."""
     vm_id, index = (observed.vm_id, observed.index) if observed is not None else (None, None)
     settled = volume.state in (VolumeState.AVAILABLE, VolumeState.IN_USE)
     if not settled or (vm_id, index) != (volume.vm_id, volume.disk_index):
@@ -113,8 +114,8 @@ async def _compare(tx: Transaction, volume: VolumeRow, observed: ObservedVolume 
 async def _found(
     tx: Transaction, volume: VolumeRow, finding: Finding, *, vm_id: UUID | None = None, index: int | None = None
 ) -> None:
-    """Record a finding. If the records do not allow it yet (another volume is recorded at that place), the next
-    inventory tries again."""
+    """Record where the volume was found. If the records do not allow it yet (another volume is recorded at that place),
+    the next inventory tries again."""
     try:
         async with tx.savepoint():
             await record_finding(tx, volume, finding, vm_id=vm_id, index=index)
@@ -165,8 +166,9 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
 
 
 async def _record_found(tx: Transaction, node_id: UUID, new: Sequence[ObservedVolume]) -> list[str]:
-    """Record found volumes. One attached to a machine belongs to its project, up to the machine's limit; one attached
-    to an unknown machine waits until that is recorded. Returns the ids that were not recorded."""
+    """Record found volumes. A volume that is attached to a machine belongs to the machine's project, up to the
+    machine's limit; one attached to an unknown machine waits until that machine is recorded. Returns the ids that were
+    not recorded."""
     if not new:
         return []
     arguments = (

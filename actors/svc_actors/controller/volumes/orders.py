@@ -68,7 +68,8 @@ MachineOrder = Create | Attach | Detach | Grow
 async def machine_task(
     tx: Transaction, order: MachineOrder, *, vm_id: UUID, node_id: UUID | None
 ) -> tuple[VolumeRow, dict[str, object]]:
-    """Decide it; returns the volume and the task's parameters. Raises capacity, conflict, not_found, not_ready."""
+    """Decide an order about a volume; returns the volume and the task's parameters. Raises capacity, conflict,
+    not_found, not_ready."""
     if isinstance(order, Create):
         volume = await insert_volume(tx, order.new, order.created_by, vm_id=vm_id)
         return volume, _parameters(volume)
@@ -106,7 +107,7 @@ async def delete(tx: Transaction, caller: Caller, volume_id: UUID) -> Task:
 
 async def ended(tx: Transaction, task: Task, ending: Ending, *, known: bool = True) -> None:
     """Record the effect of a task's end on the volume. Without `known` the node's outcome is unknown: the volume is
-    assumed to be where overlooking it would do harm, until an inventory says more."""
+    recorded at the place at which it would do harm to overlook it, until an inventory reports its place."""
     volume = await lock_volume(tx, UUID(task.parameters[VOLUME]))
     done = ending.succeeded
     match task.op:

@@ -62,13 +62,13 @@ class VolumeRow:
 
     @property
     def place(self) -> Finding:
-        """Its recorded place."""
+        """The volume's recorded place."""
         return Finding.FREE if self.vm_id is None else Finding.ATTACHED
 
 
 @dataclass(frozen=True)
 class NewVolume:
-    """`bounded`: the project's limits apply, as for a customer."""
+    """The volume to create. `bounded`: the project's limits apply, as for a customer."""
 
     name: str
     project_id: UUID
@@ -208,7 +208,7 @@ async def write_size(tx: Transaction, volume_id: UUID, size_gib: int) -> None:
 
 
 async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> None:
-    """Set the sizes that their node reports, whatever was ordered."""
+    """Set the sizes that the volumes' nodes report, whatever was ordered."""
     if sizes_gib:
         await tx.execute(
             """UPDATE volumes SET size_gib = said.gib, changed_at = now()
@@ -219,7 +219,8 @@ async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> No
 
 
 async def write_lost(tx: Transaction, volumes: Collection[VolumeRow], error: str) -> None:
-    """Record many lost volumes at once: like `record_finding` with `Finding.LOST` for each. All had been created."""
+    """Record many lost volumes at once: as `record_finding` with `Finding.LOST` for each. All these volumes had been
+    created."""
     if volumes:
         await tx.execute(
             "UPDATE volumes SET state = $2, error = $3, missing = true, changed_at = now() WHERE id = ANY($1::uuid[])",
@@ -238,7 +239,8 @@ async def record_finding(
     vm_id: UUID | None = None,
     index: int | None = None,
 ) -> VolumeState:
-    """Record where the volume is. `vm_id` and `index`: where it is attached, by default as recorded."""
+    """Record where the volume is. `vm_id` and `index`: the machine and place at which it is attached, by default the
+    recorded ones."""
     state = move(volume.state, finding)
     made = finding in (Finding.FREE, Finding.ATTACHED) or volume.made
     keeps = finding is Finding.ATTACHED or (finding is Finding.LOST and volume.made)
@@ -294,8 +296,8 @@ async def keep_disk(
     vm_id: UUID,
     ordered: bool,
 ) -> None:
-    """Record a kept disk as a volume, regardless of the project's limits, unless it is recorded already. `ordered`: its
-    owner ordered to keep it; otherwise it is known only from its node's report."""
+    """Record a kept disk as a volume, unless it is recorded already; the project's limits do not apply. `ordered`: the
+    owner ordered to keep the disk; otherwise it is known only from its node's report."""
     if await tx.fetchval("SELECT true FROM volumes WHERE node_id = $1 AND kept_name = $2", node_id, kept_name):
         return
     for each in (name, f"{name}-{uuid4().hex[:8]}"):
@@ -388,7 +390,7 @@ def missing_alert(volume_id: UUID) -> str:
 
 
 def many_missing_alert(node_id: UUID) -> str:
-    """The key of the common alert for a node that misses many volumes."""
+    """The key of the common alert about a node on which many volumes are missing."""
     return f"volumes-missing:{node_id}"
 
 

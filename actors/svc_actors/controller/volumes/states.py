@@ -4,9 +4,9 @@ Theory of operation. *Orders* are requests of a caller. An order is accepted onl
 puts the volume into the order's own state and creates a task. *Findings* say where the volume is, by the end of that
 task or an inventory of the node: free, attached to its machine, gone, or lost.
 
-Rule: a failed task leads back to the previous place. A guest that does not release a volume leaves it `in_use`. Only a
-creation has no previous place, and leads to `failed`. A volume that its node no longer has is `failed`, too: it can
-only be deleted, or recovers when its file comes back.
+Rule: after a failed task the volume is at its previous place. If a guest does not release a volume, the volume stays
+`in_use`. Only a creation has no previous place: if it fails, the volume becomes `failed`. A volume that its node no
+longer has is `failed`, too: it can only be deleted, or recovers when its file comes back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class VolumeOrder(StrEnum):
 
     @property
     def op(self) -> str:
-        """The name of its task, and of the node operation that executes it."""
+        """The name of the order's task, and of the node operation that executes the order."""
         return f"volume.{self.value}"
 
 
