@@ -43,7 +43,7 @@ STEPS: Final = ("end_access",)
 ROUND_SECONDS: Final = 30.0
 _FIRST_PAUSE_SECONDS: Final = 30
 _MOST_DOUBLINGS: Final = 7
-"""The longest pause is about an hour."""
+"""How often the pause between attempts doubles; the longest pause is about an hour."""
 _ALERTS: Final = "site-handover:"
 _SEALED_FOR: Final = "site_handovers.wordpress_password"
 IRREVOCABLE: Final = "The change of owner is complete; it cannot be cancelled."
@@ -74,7 +74,7 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
         if not await _is_wordpress(tx, site, user["engine"], user["name"]):
             await write_user_wanted(tx, user["id"], databases.server(user["engine"]).verifier(new_password()))
             renewed.append(user["name"])
-    # Ordered while another is pending: all of it must be done for this owner.
+    # If an earlier handover is still pending, the new one replaces it: everything must be done again, for this owner.
     await tx.execute(
         """INSERT INTO site_handovers (site_id) VALUES ($1)
            ON CONFLICT (site_id) DO UPDATE
@@ -178,7 +178,7 @@ class SiteHandover:
 
         async def renewed(tx: Transaction) -> None:
             await write_administrator(tx, site.id, email)
-            # Not for a handover that was ordered since: that is for another owner.
+            # Only if no newer handover was ordered since: that one is for another owner, so its work is not done yet.
             await tx.execute(
                 "UPDATE site_handovers SET wordpress_renewed = true WHERE site_id = $1 AND generation = $2",
                 site.id,
@@ -204,7 +204,8 @@ class SiteHandover:
             return password if await self._wordpress_databases.has_password(tx, site, password) else None
         password = new_password()
         await self._wordpress_databases.record(tx, site, password, _CALLER)
-        # Not for a handover that was ordered since: this one's owner can read the password in wp-config.php.
+        # Only if no newer handover was ordered since: that one must get its own password, because the owner of this one
+        # can read this password in wp-config.php.
         await tx.execute(
             "UPDATE site_handovers SET sealed_wordpress_password = $3 WHERE site_id = $1 AND generation = $2",
             site.id,
@@ -250,7 +251,8 @@ async def retry_handovers(database: Database) -> None:
     """One round: queue a job for each pending handover that is due and has none, after a failure of it or of a core."""
 
     async def work(tx: Transaction) -> None:
-        # A handover that is being written at the moment has its own job: leave it to the next round.
+        # If a handover's row is locked, it is being written right now and has its own job, so it is left to the next
+        # round.
         rows = await tx.fetch(
             """SELECT site_id FROM site_handovers JOIN sites ON sites.id = site_handovers.site_id
                WHERE next_attempt_at <= now() AND sites.status <> 'deleting' AND NOT EXISTS (
@@ -263,7 +265,7 @@ async def retry_handovers(database: Database) -> None:
             site = await read_site(tx, row["site_id"])
             if site is not None:
                 await _enqueue(tx, site, site.owner_id)
-        # Closes alerts of deleted sites.
+        # Also closes the alerts of deleted sites.
         pending = await tx.fetch("SELECT site_id FROM site_handovers")
         await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{row['site_id']}" for row in pending])
 

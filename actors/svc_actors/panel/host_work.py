@@ -32,10 +32,11 @@ from svc_actors.store import background_nursery
 from svc_common.errors import ErrorCode, ServiceError, unavailable
 
 HOST_PATIENCE: Final = 30.0
-"""Seconds: less than most clients of an HTTP API wait."""
+"""Seconds that a caller waits: less than most clients of an HTTP API do."""
 
 LONGEST: Final = 1800.0
-"""Seconds after which work is given up: longer than all launcher calls of a site, each within its own bound."""
+"""Seconds after which work is given up: longer than all calls to the launcher for one site together, each within its
+own limit."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.host_work")
 
@@ -94,7 +95,7 @@ class HostWork:
         self._on_crash = on_crash
         self._turns: dict[str, trio.Lock] = {}
         self._waiting: dict[tuple[str, str], _Piece] = {}
-        """Not started yet, by key and kind."""
+        """Work that is not started yet, by key and kind."""
         self._under_way: set[_Piece] = set()
         self._draining = False
 
@@ -123,8 +124,8 @@ class HostWork:
 
     async def _run(self, key: str, kind: str, piece: _Piece) -> None:
         turn = self._turns.setdefault(key, trio.Lock())
-        # Until the work has returned. A cancellation is not caught instead: out of a nursery in the work it comes as a
-        # group, and not always of cancellations alone.
+        # The answer until the work has returned, so also if it is cancelled. It is set beforehand and not by catching
+        # the cancellation: one that leaves a nursery of the work arrives as a group, maybe with other errors.
         piece.error = unavailable("The service is stopping; the work continues once it runs again.")
         try:
             async with turn:

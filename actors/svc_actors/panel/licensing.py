@@ -32,7 +32,8 @@ class LicenseState(StrEnum):
     VALID = "valid"
     EXPIRED = "expired"
     INVALID = "invalid"
-    """It was valid when it was installed: the configured key or the install id has changed since."""
+    """The licence was valid when it was installed; since then the configured key or the installation's id has
+    changed."""
 
 
 class LicenseError(Exception):

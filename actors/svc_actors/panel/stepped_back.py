@@ -30,11 +30,13 @@ ALERT: Final = "database-stepped-back"
 UNRECORDED_ALERT: Final = "sites-unrecorded"
 ROUND_SECONDS: Final = 300.0
 SHOWN_FOR: Final = timedelta(days=1)
-"""How long the alert of a step back stays open: it only has to be read."""
+"""How long the alert about the step back stays open: it only has to be read."""
 MARGIN: Final = 100
-"""Numbers to skip above the highest that is seen here: a site's files may be gone while other traces are not."""
+"""How many numbers to skip above the highest number seen here: a site's files may be gone while other traces of it
+exist."""
 SKIPPED: Final = {"jobs_id_seq": 10_000, "schedule_runs_id_seq": 10_000, "imports_number_seq": MARGIN}
-"""How far to advance sequences that number units, scratch databases and folders. Others stay inside the database."""
+"""How far to advance the sequences whose numbers are used in names of systemd units, scratch databases and folders.
+Numbers of other sequences are used only inside the database."""
 _SITE, _IMPORT = re.compile(r"s([1-9][0-9]{0,8})"), re.compile(r"i([1-9][0-9]{0,8})")
 _MOST_NAMED: Final = 20
 
@@ -61,7 +63,7 @@ class Numbers:
 async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
     """`as_of` is the newest time in the database. It only writes."""
     queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
-    # Running jobs are failed at the start, with the consequences of their ends.
+    # The queued jobs are marked as running, because the start fails running jobs, with all consequences of their ends.
     await start_jobs(tx, [row["id"] for row in queued])
     await miss_what_was_due(tx, now)
     for sequence, count in SKIPPED.items():
@@ -89,7 +91,8 @@ class UnrecordedSites:
     async def round(self) -> None:
         before = await trio.to_thread.run_sync(_site_folders, self.folders.sites)
         known = await _recorded(self.database)
-        # The record of a site is written before its folder, and removed after it.
+        # A site's record is written before its folder and removed after it. So folders that are there before and after
+        # the records are read, and have no record, are left over.
         left = before & await trio.to_thread.run_sync(_site_folders, self.folders.sites) - known
         await self.database.transact(lambda tx: _point_out(tx, sorted(left)))
 

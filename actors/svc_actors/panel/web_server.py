@@ -28,17 +28,18 @@ from svc_common.errors import ServiceError, conflict, unavailable
 from svc_webhost.nginx import NginxError, SiteServer, WebServing
 
 MERGE_SECONDS: Final = 0.15
-"""How long a change waits for others: too short for callers to notice, long enough for a burst."""
+"""How long a change waits for further ones: too short for callers to notice, long enough to merge a burst."""
 LOGS_SECONDS: Final = 600.0
-"""How often logs are looked at. At 1,000 requests a second one grows by 90 MB in between."""
+"""The interval in which logs are rotated if necessary. At 1,000 requests a second a log grows by 90 MB in this time."""
 LOOK_SECONDS: Final = 30.0
-"""How long nginx can stay stopped before it is noticed. A look asks only its status socket."""
+"""The longest time until a stopped nginx is noticed. A look only asks nginx's status socket."""
 _ALERTS: Final = "web_server:site:"
 _DEFECT: Final = "Changes do not reach the web server: the panel itself has failed. Its log has the cause."
 _TRY_AGAIN: Final = "Sites are served as before. Try again; repeating the change is safe."
 
 DesiredSites = Callable[[], Awaitable[tuple[Iterable[SiteServer], Mapping[int, str]]]]
-"""All sites as the records want them served; and, by number, why a site cannot be served."""
+"""Returns all sites as they should be served by the records, and, by number, the reason for each site that cannot be
+served."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.web_server")
 
@@ -112,7 +113,8 @@ class WebServer:
             self._down = None
             self.serving_began.set()
             await self._serve_changes()
-        except Exception as error:  # Callers must not wait for a server that does not run; the error is raised on.
+        # Callers must not wait for a server that does not run. The error is raised again below.
+        except Exception as error:
             self._down = str(error) if isinstance(error, NginxError) else _DEFECT
             for asked in self._take():
                 asked.error = unavailable(self._down, hint=_TRY_AGAIN)
@@ -152,9 +154,9 @@ class WebServer:
         return taken
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        # Of two changes to one site the later one wins, and both callers get its result.
+        # If two changes are about the same site, the later one wins, and both callers get its result.
         changes = {number: server for asked in batch for number, server in asked.servers.items()}
-        # The default for a cancellation or a defect, so that no caller waits for ever.
+        # The outcome after a cancellation or a defect, so that no caller waits for ever.
         outcome = _Outcome("The change of the web server was interrupted.")
         try:
             outcome = await self._apply(changes)

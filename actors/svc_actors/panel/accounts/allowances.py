@@ -14,8 +14,8 @@ from svc_actors.store import Queryable, Transaction
 from svc_common.errors import ServiceError, conflict, forbidden
 
 MOST_SITES: Final = 100
-"""Limit per customer, whatever their plan. Each site has a system account and a part of the web server's configuration,
-and a server holds a few thousand of them: no single customer may take them all."""
+"""The most sites of a customer, whatever the plan. Each site has a system account and a part of the web server's
+configuration, and a server has room for a few thousand sites: no single customer may take them all."""
 MIB: Final = 1024 * 1024
 
 
@@ -42,7 +42,7 @@ SHELL_ALLOWED: Final = """coalesce(
      WHERE hosting_accounts.user_id = sites.owner_id),
     (SELECT role = 'administrator' FROM users WHERE users.id = sites.owner_id))"""
 """SQL: whether logins of a site may have a shell. The administrator's setting for the site decides, then the plan of
-its owner; without either, administrators alone may."""
+its owner; without either, only logins of administrators' sites may."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Owner:
     id: UUID
     email: str
     unbounded: bool
-    """Administrators have neither a plan nor a limit."""
+    """True for administrators, who have neither a plan nor a limit."""
     plan: str | None
     allowed: Allowances
 

@@ -31,7 +31,7 @@ _ALERTS: Final = "account.disk:"
 _SITE_ALERTS: Final = "site.disk:"
 Measure = Callable[[Path], Awaitable[int | None]]
 DatabaseSizes = Callable[[UUID], Awaitable[int | None]]
-"""Size of a site's databases in bytes; None if an engine does not say."""
+"""Returns the size of a site's databases in bytes; None if an engine does not report it."""
 
 _ALLOWED = """
 SELECT sites.owner_id, users.email, sites.domain, sites.disk_mib AS site_allowed, hosting_plans.disk_mib AS allowed,
@@ -47,7 +47,8 @@ FROM sites JOIN users ON users.id = sites.owner_id
 LEFT JOIN hosting_accounts ON hosting_accounts.user_id = sites.owner_id
 LEFT JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
 WHERE sites.id = $1"""
-"""What a site and its account may use, do use, and will use once their open uploads have ended."""
+"""For each site and its account: the disk space that they may use, that they use, and that they will use once their
+open uploads have ended."""
 
 
 async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> int | None:
@@ -111,7 +112,8 @@ class DiskUse:
     async def count(self, site_id: UUID, account: SiteAccount) -> None:
         found = await self._measure(self._folders.sites / account.name)
         if found is None:
-            return  # The site is being deleted, or the walk takes longer than half an hour: the last size stays.
+            # The site is being deleted, or measuring takes longer than half an hour: the last measured size stays.
+            return
         in_databases = await self._databases(site_id)
 
         async def work(tx: Transaction) -> None:
@@ -120,7 +122,7 @@ class DiskUse:
                 return
             with tx.unmarked():
                 await tx.execute(
-                    # If an engine does not say how large the databases are, their last size stays.
+                    # If an engine does not report the size of the databases, their last known size stays.
                     """WITH counted AS (
                            SELECT $2::bigint AS files,
                                   coalesce($3::bigint, (SELECT database_bytes FROM site_disk_use WHERE site_id = $1), 0)

@@ -17,7 +17,7 @@ from svc_actors.store import Target, Transaction
 from svc_common.errors import conflict, rate_limited
 
 MOST_MEMBERS: Final = 200
-"""Per account, including invitations that are not accepted yet."""
+"""The most members of an account, including invitations that are not accepted yet."""
 INVITATIONS_OF_ACCOUNT: Final = 20
 INVITATIONS_TO_ONE: Final = 3
 COUNTED_FOR: Final = timedelta(hours=1)

@@ -26,7 +26,7 @@ from svc_webhost.log_files import BadCursorError, LogPart, read_on
 
 ROUND_SECONDS: Final = 300.0
 _LINES: Final = 20_000
-"""Lines of one log that are read at once."""
+"""The most lines of one log that are read at once."""
 _TIME: Final = re.compile(
     r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<offset>[+-]\d{4})", re.ASCII
 )
@@ -85,7 +85,7 @@ class TrafficCount:
                 before,
             )
             if not moved:
-                return  # Another round has counted these lines.
+                return  # Another round has counted these lines already.
             for month, (requests, size) in counted.items():
                 await tx.execute(
                     """INSERT INTO site_traffic AS held (site_id, month, requests, bytes) VALUES ($1, $2, $3, $4)

@@ -19,7 +19,7 @@ from svc_common.errors import conflict
 from svc_webhost.apps.repository import SshRepository
 
 MOST: Final = 10
-"""Per site."""
+"""The most deploy keys of a site."""
 _COLUMNS: Final = "id, site_id, host, port, host_key, public_key, sealed_private_key, made_at"
 
 

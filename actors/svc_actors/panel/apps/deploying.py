@@ -155,7 +155,7 @@ class AppDeployment:
         if not is_commit(commit):
             raise unavailable(f"git did not report the commit that it fetched: {commit[:200]}", hint=_AS_IT_WAS)
         await run.transact(lambda tx: write_commit(tx, site.id, run.parameters["number"], commit))
-        # Visitors need the code alone; the history stays in the repository.
+        # Visitors need only the code; the history stays in the repository.
         await self._files.ask(site_folder(self._folders, site), Delete([f"{to}/.git"]), seconds=_REMOVE_SECONDS)
 
     @asynccontextmanager
@@ -204,7 +204,7 @@ class AppDeployment:
             await run.program(words, seconds=seconds, environment=environment, descriptors=descriptors, read=read)
         except ProgramFailed as failed:
             name = Path(command[0]).name
-            # The last lines of npm name its own log rather than the cause.
+            # npm's last lines name its own log file instead of the cause.
             why = failed.last if failed.last and name != "npm" else f"{name} ended with exit status {failed.status}"
             what = "The build" if read is None else "git"
             raise unavailable(f"{what} failed: {why}", hint=f"{_AS_IT_WAS} The job's log has its output.") from failed

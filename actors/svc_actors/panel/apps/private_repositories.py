@@ -24,7 +24,7 @@ from svc_webhost.apps.repository import SshRepository
 from svc_webhost.programs import memory_file
 
 _FIRST_UID: Final = 2_000_000_000
-"""First uid of the accounts that OpenSSH runs as, one per site; uids of sites and imports are below it."""
+"""First uid of the accounts under which OpenSSH runs, one per site; the uids of sites and imports are below it."""
 _UPLOAD_PACK: Final = (
     *(sys.executable, "-I", "-S", "-X", "utf8"),
     str(Path(confined.__file__).with_name("upload_pack.py")),
@@ -55,7 +55,7 @@ async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Cal
     ours, theirs = socket.socketpair()
 
     async def speak() -> None:
-        # Keep `theirs` open until the host's message is known: git waits for as long as it is open.
+        # `theirs` stays open until the other host's message is known, so that git keeps waiting.
         with theirs, memory_file(order) as path:
             command = (*_UPLOAD_PACK, str(theirs.fileno()))
             try:

@@ -14,7 +14,7 @@ from svc_common.errors import conflict
 from svc_webhost.apps import App, AppInterface, AppRuntime
 
 DEPLOYED: Final = "releases"
-"""The folder below the site's own that holds a folder for each deployment."""
+"""The folder within the site's own folder that contains a folder for each deployment."""
 CHANNEL: Final = "apps"
 """Announced when releases of an application may no longer be needed."""
 

@@ -61,7 +61,7 @@ class SiteApp(Actor):
 
         async def work(tx: Transaction) -> None:
             site, app = await self._locked(tx)
-            # START leaves a running application alone, but retries one that failed to start.
+            # START does nothing to an application that runs, but retries one that failed to start.
             if order is not AppOrder.START or app.wanted is None:
                 await write_wanted(tx, app, running=order is not AppOrder.STOP)
             await audit.record(tx, caller, site.target, {"runtime": app.runtime.value, "entry": app.entry})

@@ -13,9 +13,9 @@ from svc_actors.store import Queryable, Transaction
 from svc_common.errors import wrong_field
 
 MOST_VARIABLES: Final = 200
-"""Per site."""
+"""The most variables of a site."""
 MOST_VARIABLE_BYTES: Final = 64 * 1024
-"""Per site: names and values together."""
+"""The most bytes of a site's variables: names and values together."""
 SEALED_VARIABLES: Final = "SELECT name, sealed_value FROM app_variables WHERE site_id = $1 ORDER BY name"
 
 

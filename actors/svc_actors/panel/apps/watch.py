@@ -96,7 +96,7 @@ class AppWatch:
         except AppError as error:
             log.warning("app.not_stopped", site=number, release=release, error=str(error))
         else:
-            # It may be wanted again by now.
+            # Look again: the release may be needed again by now.
             self._woken.set()
         finally:
             self._busy.discard((number, release))
@@ -105,7 +105,7 @@ class AppWatch:
         try:
             await soon(self._actors.ref(SiteApp, site_id).ask(SiteApp.settle))
         except DeliveryError:
-            return  # An actor that crashed has raised its alert; the next round asks again.
+            return  # The actor has crashed and raised its alert; the next round asks it again.
         except DomainError as error:
             log.warning("app.not_settled", site=site_id, error=str(error))
         finally:

@@ -159,7 +159,7 @@ class Backups:
             await run.log("The site has no files, so there is nothing to keep.")
             return
         if await has_final(tools.database, site.id, ordered_at):
-            return  # An earlier job of the same deletion has made it.
+            return  # An earlier job of the same deletion has already made the backup.
         await self._back_up(run, site, Cause.FINAL)
 
     async def back_up_before(self, run: JobRun, site: SiteRow) -> None:

@@ -235,7 +235,8 @@ class StoredTask(StoredEntry):
 
     @property
     def detail(self) -> str:
-        path = self.path.partition("?")[0]  # A query may hold a key, and members who may only look read this.
+        # The query may contain a key, and members with read-only access can see this text.
+        path = self.path.partition("?")[0]
         return f"{self.kind} {path} at {self.cron}"
 
     def refusal(self) -> str | None:
@@ -347,7 +348,7 @@ def parsed_configuration(data: object) -> Configuration:
     """Raises `conflict` for a configuration that this release cannot read."""
     try:
         found = Configuration.model_validate(data)
-        if len(found.site) == 1 and all(found.zones):  # This reads the zones' records, too.
+        if len(found.site) == 1 and all(found.zones):  # Also checks that the zones' records can be read.
             return found
     except ValidationError as error:
         raise conflict(

@@ -219,8 +219,9 @@ def _variables(sealer: Sealer, own: Mapping[str, str], configuration: Configurat
         for each in differing
     }
     room = MOST_VARIABLES - len(own)
-    # What becomes shorter is counted first, wherever it stands: what is left out before must not fit afterwards, or
-    # the verification would miss it.
+    # Variables whose values become shorter are counted first, wherever they stand in the list. Otherwise a variable
+    # could be left out for lack of room and fit after the restoration, which the verification would report as a
+    # difference that it cannot see now.
     taken = sum(variable_bytes(name, value) for name, value in own.items())
     taken += sum(min(more, 0) for more in growth.values())
     found = []

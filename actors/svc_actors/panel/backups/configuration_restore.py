@@ -35,7 +35,7 @@ from svc_common.errors import conflict, unavailable
 _CALLER: Final = service_itself("backup.restore")
 _CLOSING: Final = tuple(each for each in LISTS if each.closes)
 _RECORDED: Final = frozenset(Part) - {Part.RECORD, Part.CERTIFICATE}
-"""The parts that are restored in one transaction."""
+"""The parts that are restored in one common transaction."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ConfigurationRestore:
             except DeliveryError as error:
                 raise unavailable(why_undelivered(error)) from error
         there = await read_site(self.database, site.id)
-        # Recorded by an earlier attempt is not enough.
+        # It is not enough that an earlier attempt has recorded the settings: the web server must have taken them.
         if there is None or there.served < there.wanted:
             raise unavailable("the web server has not taken what keeps visitors out")
 

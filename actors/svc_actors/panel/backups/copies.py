@@ -24,7 +24,7 @@ from svc_common.errors import ServiceError, unavailable
 from svc_webhost.restic import NoRepositoryError, Repository, Snapshot, StalledError
 
 CATCH_UP_SECONDS: Final = 900.0
-"""After that no older backup is started: other sites' backups wait behind this one."""
+"""After this time no further older backup is copied, because other sites' backups wait behind this one."""
 
 
 class Copying:
@@ -38,7 +38,7 @@ class Copying:
         self._local = local
         self._remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
         self._there: list[Snapshot] = []
-        """What the target held when it was last listed."""
+        """The snapshots that the target held when it was last listed."""
 
     async def bring(self, backup: BackupRow) -> None:
         """Make the target hold a backup, then the other completed ones, and none that was deleted. Raises ServiceError
@@ -56,8 +56,8 @@ class Copying:
             held = await self._copy(backup.id, wanted, here)
         try:
             await self._catch_up([each for each in missing if each not in held], wanted, here)
-            # Delete old ones that have expired only if this server has a complete backup: else they may be the last
-            # good ones.
+            # Expired backups at the target are deleted only if this server has a complete backup: otherwise they may be
+            # the last usable ones.
             until = self._repository.known_until if ids_of(here, backup.id) else None
             _, judged = await self._tools.drop_superfluous(
                 self._run, self._repository.id, self._remote, self._there, until

@@ -142,7 +142,7 @@ class DatabaseBackups:
 
     async def put_back(self, run: JobRun, site: SiteRow, aside: Path) -> None:
         """Load again whatever was saved aside, and remove it. If that fails it stays there for another try."""
-        # A database that was emptied while its server was away is still being created.
+        # A database that was emptied while its server was down still has the status `creating`.
         for row in await self.of_site(site, DatabaseStatus.CREATING):
             file = aside / _file(row.engine, row.name)
             if file.exists():

@@ -32,9 +32,10 @@ from svc_webhost.restic.driver import CONTENT, LISTED, TREE
 from svc_webhost.restic.manifest import size_below
 
 SCRATCH_NUMBER: Final = 1
-"""Numbers of sites start at 1001 (`site_numbers`)."""
+"""A site number that no site has: real ones start at 1001 (`site_numbers`)."""
 _NOT_COMPARED: Final = (b"--", b"/*", b"SET ", b"\\", b"SELECT pg_catalog.", b"CREATE DEFINER")
-"""Lines of dumps that name the time, the database or its owner. All other lines are tables and rows."""
+"""Lines of dumps that contain the time, the database's name or its owner. These are not compared; all other lines are
+tables and rows."""
 
 
 class DrillWork:
@@ -55,7 +56,7 @@ class DrillWork:
         async with self._tools.cleaned_on_failure(run):
             await self._tools.fetch_said(run, await self._local(run), LISTED, DUMPED)
             needed = await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), "")
-            # A dump, its size once loaded, and the second dump.
+            # For each database: the dump, its size once loaded, and the dump that is made for the comparison.
             needed += sum(2 * dump.size + dump.loaded for dump in await self._tools.dumped(run))
             await self._tools.require_room(
                 needed,

@@ -78,7 +78,7 @@ async def _start(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
             title=f"Try the backup of {chosen['domain']}"[:200],
             job_class=JobClass.BACKUPS,
             steps=DRILL_STEPS,
-            # A job of the site, so that nothing else works on its repository meanwhile.
+            # The drill is a job of the site, so no other job works on the site's repository meanwhile.
             site_id=chosen["site_id"],
             parameters={"backup": str(chosen["id"])},
         ),
@@ -115,7 +115,7 @@ async def end_drill(tx: Transaction, job: Job) -> None:
             wait = timedelta(days=1) if job.error is None else timedelta()
             await tx.execute("UPDATE backup_drill_plan SET next_run_at = least(next_run_at, now() + $1)", wait)
     elif job.site_id is None:
-        return  # The site was deleted meanwhile, and its alert closed.
+        return  # The site was deleted meanwhile, and its alert was closed.
     elif job.error is None:
         await close_alert(tx, drill_alert(job.site_id))
     else:

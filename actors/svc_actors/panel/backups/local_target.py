@@ -81,5 +81,5 @@ def _size(folder: Path) -> int:
             try:
                 size += os.lstat(os.path.join(parent, name)).st_size
             except FileNotFoundError:
-                continue  # A lock file that was removed meanwhile.
+                continue  # The file is gone, for example a lock file that restic has removed meanwhile.
     return size

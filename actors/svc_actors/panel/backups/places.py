@@ -28,9 +28,10 @@ RESTORE: Final = ".restore-"
 _READY: Final = "ready"
 _OF_SITE: Final = re.compile(r"-s([0-9]+)_[^/]*\.sql\.gz$")
 SPARE_BYTES: Final = 256 << 20
-"""Bytes that a backup leaves free on a disk, as the panel and the sites live on it."""
+"""Bytes that a backup leaves free on a disk, because the panel and the sites use the same disk."""
 CHECKED_SECONDS: Final = 20 * 3600.0
-"""Daily backups are checked every day; of hourly ones, one in twenty."""
+"""At most one check of a repository in this time: daily backups are checked every day, of hourly backups one in
+twenty."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from svc_webhost.tree_removal import remove_tree
 
 PUT_BACK: Final = "backup.put_back"
 UNKNOWN_DAYS: Final = 30
-"""As long as the backups of a deleted site."""
+"""For as long as the backups of a deleted site are kept."""
 AGAIN_MINUTES: Final = 10
-"""Pause after a failed try, for example because the database server was down."""
+"""The pause after a failed attempt, for example because the database server was down."""
 
 
 class PutBackWork:

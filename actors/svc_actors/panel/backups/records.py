@@ -38,9 +38,9 @@ class Cause(StrEnum):
     MANUAL = "manual"
     SCHEDULED = "scheduled"
     FINAL = "final"
-    """Made before the site was deleted."""
+    """The backup made before the site was deleted."""
     ADOPTED = "adopted"
-    """Found complete in the site's repository by a panel without a record of it."""
+    """A complete backup in the site's repository that the panel found without having a record of it."""
 
 
 class BackupPart(StrEnum):

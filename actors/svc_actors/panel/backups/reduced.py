@@ -15,7 +15,7 @@ from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.store import Queryable, Transaction
 
 MOST_LOST: Final = 10
-"""A backup with less than a tenth of the files of the one before has lost most of them."""
+"""With less than a tenth of the previous backup's files, a backup has lost most of them."""
 
 
 async def reduced_from(queryable: Queryable, repository: RepositoryRow, files: int) -> int | None:

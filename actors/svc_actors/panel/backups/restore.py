@@ -43,7 +43,7 @@ _SAID: Final = {
 }
 """The file of a backup that describes each part."""
 _TOLD = 20
-"""How many differences the log names."""
+"""The most differences that the log names."""
 _PLACE_SECONDS = 600.0
 
 
@@ -168,7 +168,8 @@ class RestoreWork:
             move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
             await trio.to_thread.run_sync(move)
             return f"All files of {site.domain} were replaced."
-        # Start the site's file helper now: a helper that starts removes leftovers of others.
+        # The site's file helper is started now, before the restored files are staged: a helper that starts removes what
+        # others have left staged.
         await self._files.ask(folder, FreeSpace())
         name = f"restore-{run.id}"
         restored = self._tree(run) / path

@@ -19,7 +19,7 @@ class Keep:
 
 
 DEFAULT_KEEP: Final = Keep()
-"""For sites without a schedule."""
+"""The retention of sites without a schedule."""
 
 _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
     "daily": lambda at: (at.year, at.month, at.day),

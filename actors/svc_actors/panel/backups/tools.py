@@ -82,7 +82,7 @@ class Tools:
             return []
         await self.restic.unlock(run.program, local)
         held, judged = await self.drop_superfluous(run, repository.id, local)
-        if judged.superfluous:  # The next check finds whatever else is unfinished there.
+        if judged.superfluous:  # The next check of the repository finds other data that is unfinished.
             await trio.to_thread.run_sync(self.places.write_unchecked, repository.id)
         adopted = [
             backup_id

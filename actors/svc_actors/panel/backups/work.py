@@ -85,7 +85,7 @@ class BackupWork:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
             needed = Scanned.model_validate(self._noted(run, "manifest")).new_bytes
-            # For a while a dump and its copy in the repository both exist.
+            # Twice, because for a while both a dump and its copy in the repository exist.
             needed += 2 * await self._tools.databases.size(site)
             await self._tools.require_room(
                 needed,
@@ -136,7 +136,7 @@ class BackupWork:
             else:
                 await restic.check(run.program, local)
                 await trio.to_thread.run_sync(self._places.write_checked, repository.id)
-            # The tree last: its tag makes the backup complete.
+            # The files' snapshot is tagged last: its tag marks the backup as complete.
             for each in reversed(made):
                 await restic.tag(run.program, local, [each], COMPLETE)
             await trio.to_thread.run_sync((work / "manifest").replace, self._places.manifest(repository.id))

@@ -13,7 +13,7 @@ from typing import Final
 from svc_actors.acme import Http01, Proof, Refused
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-"""base64url, as it becomes a file name."""
+"""A token is in base64url, and becomes a file's name."""
 
 
 class ChallengeFiles(Http01):

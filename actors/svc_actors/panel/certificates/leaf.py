@@ -15,7 +15,7 @@ from svc_actors.certificates import names_of
 
 _SMALLEST_RSA = 2048
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
-"""Curves that TLS has and that OpenSSL accepts at its default security level."""
+"""Curves that TLS supports and that OpenSSL accepts at its default security level."""
 
 
 class CertificateError(Exception):

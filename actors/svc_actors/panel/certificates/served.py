@@ -51,7 +51,7 @@ async def _compare(database: Database, serving: Serving, site_id: UUID, domain: 
     message = f"Visitors of {domain} are not shown the certificate that was installed for it: {words}"
 
     async def work(tx: Transaction) -> None:
-        # Locked, so that its deletion, which closes the alert, comes before or after.
+        # The site's row is locked, so that a deletion, which closes the alert, comes either before this or after it.
         there = await tx.fetchval(
             "SELECT true FROM sites WHERE id = $1 AND status IN ('active', 'suspended') FOR SHARE", site_id
         )
@@ -69,7 +69,7 @@ def served_alert(site_id: UUID) -> str:
 async def shown_at(serving: Serving, name: str) -> str | None:
     """SHA-256, in hex, of the certificate that visitors of `name` are shown; None if the handshake fails."""
     context = ssl.create_default_context()
-    # The certificate is compared rather than trusted.
+    # TLS need not verify the certificate: it is compared with the installed one.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with trio.move_on_after(HANDSHAKE_SECONDS):

@@ -55,10 +55,10 @@ from svc_webhost.certificate_files import CertificateFiles
 
 LOOK_SECONDS: Final = 2.0
 AT_ONCE: Final = 4
-"""Concurrent orders: authorities limit how many an account may have."""
+"""The most concurrent orders: authorities limit how many an account may have."""
 AFTER_FAILURE: Final = timedelta(minutes=15)
-"""How long after a failure a customer waits until they can retry or change names: authorities limit an account's
-failures by the hour, and all sites share one account."""
+"""How long after a failure a customer has to wait before a retry or a change of names. All sites share one account,
+whose failures authorities limit by the hour."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
 
@@ -211,7 +211,7 @@ class SiteCertificates:
                 put = partial(self._files.put, row["number"], row["fingerprint"], row["chain"], key)
                 await trio.to_thread.run_sync(put)
             except (CannotUnseal, OSError) as error:
-                # Affects one site, which the web server leaves out with an alert.
+                # This affects one site: the web server leaves the site out and raises an alert.
                 log.error("certificate.not_restored", site_number=row["number"], error=str(error))
 
     async def _clear(self) -> None:
@@ -250,7 +250,7 @@ class SiteCertificates:
                 if site is not None and issued is not None:
                     await self._issued(site, issued)
             except (DomainError, CertificateError) as error:
-                # Try once per start: the next certificate is ordered when it is due, or on request.
+                # Tried once per start of the core: the next certificate is ordered when it is due, or on request.
                 self._not_taken.add(which)
                 log.warning("certificate.not_served", site=str(row["id"]), error=str(error))
 
@@ -277,7 +277,7 @@ class SiteCertificates:
             ordered = row["ordered"] or []
             certified = SiteNames(tuple(row["names"]), tuple(row["zones"])).certified(wildcards_of(ordered))
             if (certified, self._settings.directory) == (ordered, row["directory"]):
-                continue  # The order already has these names, once its wildcards are counted in.
+                continue  # With its wildcards counted, the order already covers these names.
             await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(
                 IssuedCertificate.want,
                 self._settings.directory,
@@ -311,8 +311,8 @@ class SiteCertificates:
                 keeper = Keeper(self._actors, name, (), self._settings, challenges, install, open_http=self._open_http)
                 await keeper.attempt()
         except (DomainError, CertificateError) as error:
-            # Recorded, but refused by the web server: it is handed over again with the site (`resume_sites`). Or the
-            # site was deleted meanwhile.
+            # Either the certificate is recorded, but the web server refused it: it is handed over again with the site
+            # (`resume_sites`). Or the site was deleted meanwhile.
             log.warning("certificate.not_served", site=str(site_id), error=str(error))
         finally:
             self._under_way.discard(name)
@@ -356,8 +356,8 @@ class SiteCertificates:
             if there is None or there.status is SiteStatus.DELETING:
                 await trio.to_thread.run_sync(self._files.remove, site.number)
             raise
-        # Only now: the certificate being served stays until the web server has taken this one, however many were
-        # refused.
+        # The previous certificate's files are removed only now: that certificate is served until the web server has
+        # taken the new one, however many new ones it has refused.
         await trio.to_thread.run_sync(self._files.forget_old, site.number, certificate.fingerprint)
         self._asked.set()
 

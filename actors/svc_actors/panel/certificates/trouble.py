@@ -14,7 +14,7 @@ from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.store import Transaction
 
 TellOwner = Callable[[Transaction, SiteRow, Trouble], Awaitable[None]]
-"""Writes the mail to the owner of the site."""
+"""Writes the mail to the site's owner."""
 
 
 def telling(tell_owner: TellOwner) -> Tell:

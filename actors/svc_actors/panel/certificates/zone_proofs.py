@@ -37,7 +37,7 @@ class ZoneProofs:
             wanted = {_Shown(zone_of(proof.name, zones), f"{PREFIX}{proof.name}", proof.digest) for proof in proofs}
             await self._remove(self._shown - wanted)
             new = wanted - self._shown
-            # Remember first, so that proofs that were shown only in part are removed as well.
+            # Remembered before the proofs are shown, so that they are removed even if only some of them could be shown.
             self._shown = wanted
             for zone, texts in _by_zone(new).items():
                 await self._proving.show(self._owner_id, zone, texts)

@@ -54,7 +54,8 @@ class SiteDatabases:
         self._sites: defaultdict[UUID, trio.Lock] = defaultdict(trio.Lock)
         self._engines = {kind: trio.Lock() for kind in EngineKind}
         self.ended: Counter[str] = Counter()
-        """Number of sessions that were ended for their memory, per site account, since this process started."""
+        """How many database sessions of each site account were ended because of their memory, since this process
+        started."""
 
     def server(self, kind: EngineKind) -> DatabaseServer:
         return self._servers[kind]
@@ -92,7 +93,7 @@ class SiteDatabases:
                UNION SELECT site_id FROM database_users WHERE status <> 'active' OR applied < wanted"""
         )
         for row in rows:
-            # The record has the problem, and the caller got it at the time; the next round retries.
+            # The problem is in the record, and the caller was informed at the time; the next round retries.
             with suppress(ServiceError):
                 await self.agree(row["site_id"])
 

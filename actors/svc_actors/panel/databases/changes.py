@@ -30,9 +30,10 @@ from svc_common.errors import conflict
 from svc_webhost.databases import CONNECTIONS, Access, EngineKind, database_name, user_name
 
 MOST_OF_A_SITE: Final = 50
-"""Number of databases."""
+"""The most databases of a site."""
 MOST_USERS: Final = 20
-"""Per engine, so that each user can have at least one of the site's connections to it."""
+"""The most users of a site on each engine. With so few, each of them can have at least one of the site's connections to
+the engine."""
 _BUSY: Final = ("database.export", "database.import")
 
 

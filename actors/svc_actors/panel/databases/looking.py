@@ -13,7 +13,7 @@ from svc_webhost.confined.sql_look import LOOKED
 from svc_webhost.databases import DatabaseError, DatabaseServer, SiteFile
 
 _REFUSED: Final = 3
-"""Exit status with which the program that reads dumps refuses one (`svc_webhost.confined.sql`)."""
+"""The exit status with which the program that reads dumps (`svc_webhost.confined.sql`) refuses a dump."""
 
 
 async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:

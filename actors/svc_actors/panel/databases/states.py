@@ -20,7 +20,7 @@ class DatabaseStatus(StrEnum):
 
 class DatabaseMove(StrEnum):
     MADE = "made"
-    """The engine has it."""
+    """The database exists on its engine."""
     EMPTY = "empty"
     DELETE = "delete"
 

@@ -40,13 +40,14 @@ EXPORT: Final = "database.export"
 IMPORT: Final = "database.import"
 KEPT_DAYS: Final = 7
 MOST_EXPORTS: Final = 10
-"""Per database."""
+"""The most exports of a database."""
 SWEEP_SECONDS: Final = 3600.0
 EXPORT_COLUMNS: Final = """database_exports.id, database_exports.database_id, database_exports.status,
     database_exports.size, database_exports.sha256, database_exports.created_at, database_exports.expires_at"""
 _BLOCK: Final = 1 << 20
 _LEFT: Final = {EngineKind.MARIADB: "a part", EngineKind.POSTGRESQL: "nothing"}
-"""What stays of a dump whose loading is cut short: MariaDB commits after each statement that defines something."""
+"""What remains of a dump whose loading was cut short. Of a MariaDB dump a part remains, because MariaDB commits after
+each statement that defines something."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,8 @@ class DatabaseTransfers:
             try:
                 await self._tools.databases.set_aside(run, row, ready)
             except ProgramFailed as error:
-                # The content could not be put back later. A customer with a broken database wants above all to replace
-                # it.
+                # Without a dump the old content could not be put back if the import fails, so nothing is changed. The
+                # hint is for a customer whose database is broken, and who wants above all to replace it.
                 raise conflict(
                     f"{row.name} cannot be dumped, so a failed import could not be undone; "
                     f"nothing was changed: {error.last or error.message}",
@@ -239,7 +240,8 @@ class DatabaseTransfers:
             return
         row, server = await self._of(run)
         site, source = await self._source(run, row)
-        # Before loading: a killed core logs nothing afterwards, and the job's log is where people look for the reason.
+        # Logged before loading, because a core that is killed logs nothing afterwards, and people look into the job's
+        # log for the reason.
         again = ": import it again with replace" if row.engine is EngineKind.MARIADB else ""
         await run.log(f"Loading; if this is interrupted, {_LEFT[row.engine]} of the dump is in {row.name}{again}.")
         await self._load(run, row, server, site, source)
@@ -291,7 +293,8 @@ class DatabaseTransfers:
     async def sweep(self) -> None:
         """Remove expired exports, and files without a record."""
         await self._database.execute("DELETE FROM database_exports WHERE expires_at < now() AND status = 'ready'")
-        # List the files first: a later file has a record that is read below.
+        # The files are listed before the records are read, so that a file created in between is not taken for one
+        # without a record.
         found = await trio.to_thread.run_sync(self._files)
         rows = await self._database.fetch("SELECT id FROM database_exports")
         known = {str(row["id"]) for row in rows}

@@ -19,10 +19,10 @@ from svc_webhost.knot.names import is_within, to_ascii
 
 MOST_RECORDS: Final = 2_000
 MOST_BYTES_OF_A_SET: Final = 48_000
-"""Of all records of one name and type: an answer over TCP has at most 65,535 bytes."""
+"""The most bytes of all records of one name and type: a DNS answer over TCP has at most 65,535 bytes."""
 _T = RecordType
 _AT_A_CUT: Final = frozenset({_T.NS, _T.DS, _T.A, _T.AAAA})
-"""A delegation (NS), its DS records, and glue."""
+"""The types of records allowed at a delegation: the delegation itself (NS), its DS records, and glue."""
 _GLUE: Final = frozenset({_T.A, _T.AAAA})
 _SERVICE: Final = re.compile(r"_[a-z0-9-]+\._[a-z]+(\..+)?")
 _PORT: Final = re.compile(r"(_\d{1,5}|\*)\._(tcp|udp|sctp)(\..+)?")

@@ -11,7 +11,7 @@ from svc_webhost.knot import Authority, KnotSettings
 from svc_webhost.knot.names import host_name
 
 UNNAMED: Final = "nameserver.invalid"
-"""Name server in zones until the operator has named one: nothing can be delegated to it (RFC 2606)."""
+"""The name server in zones until the operator has configured one. Nothing can be delegated to this name (RFC 2606)."""
 
 
 @dataclass(frozen=True)

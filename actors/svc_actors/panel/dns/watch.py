@@ -27,7 +27,7 @@ class ZoneWatch:
         self._name_server = name_server
         self._compared = False
         self._failed: dict[str, DomainError] = {}
-        """Zones that failed in the last round; the next one compares them whatever their serials say."""
+        """Zones that failed in the last round. The next round compares them even if their serials are equal."""
 
     async def round(self) -> None:
         """Raises unavailable if Knot does not answer, and the first error of a zone once all had their turn: it is
@@ -41,7 +41,7 @@ class ZoneWatch:
         serials = await self._serials()
         zones = {row["name"]: as_zone(row) for row in await self._database.fetch("SELECT * FROM dns_zones")}
         if missing := zones.keys() - serials.keys():
-            # All at once, since Knot reads its configuration for each addition.
+            # All missing zones are added at once, because Knot reads its configuration again for each addition.
             await self._name_server.add(sorted(missing))
         again, self._failed = self._failed, {}
         for name in await self._left():

@@ -33,7 +33,7 @@ from svc_webhost.knot import Agreement, Authority, KnotAway, KnotError, NameServ
 
 DEFAULT_TTL: Final = 3_600
 POINTED_TTL: Final = 300
-"""Short, since a customer who points a site here may want to point it elsewhere."""
+"""Short, because a customer who points a name at a site here may want to point it elsewhere later."""
 MANAGED_TTL: Final = 60
 _POINTED: Final = (RecordType.A, RecordType.AAAA, RecordType.CNAME)
 
@@ -292,7 +292,7 @@ class DnsZone(Actor):
                 zone.revision,
                 agreement.serial,
             )
-            # Even if this row never had a problem: the alert may be from before the zone was created anew.
+            # Closed even if this row never had a problem: the alert may be about an earlier zone of the same name.
             await close_alert(tx, alert_of(self.key))
             await _announce(tx, as_zone(row))
             return as_zone(row)

@@ -37,13 +37,14 @@ from svc_webhost.confined_client import ConfinedFiles, SiteFolder
 from svc_webhost.folders import HostFolders
 
 KEPT_HOURS: Final = 24
-"""After its last part. The helper removes older ones by itself, in case the record goes first."""
+"""Hours that an upload is kept after its last part. The helper removes older ones by itself, in case their record is
+removed first."""
 OPEN_AT_ONCE: Final = 20
-"""Per site."""
+"""The most open uploads of a site."""
 MOST_RANGES: Final = 1000
-"""Received ranges of one upload. Each part writes all of them again, and each answer lists them."""
+"""The most separate received ranges of one upload: each part writes all of them again, and each answer lists them."""
 _HASH_BYTES_PER_SECOND: Final = 50 << 20
-"""The slowest disk on which a large upload is not given up while its SHA-256 is computed."""
+"""The speed of the slowest disk on which computing the SHA-256 of a large upload is not given up."""
 _COLUMNS: Final = """id, site_id, path, size, replace, status, sha256, created_at, touched_at,
     ARRAY(SELECT lower(part) FROM unnest(received) AS part) AS starts,
     ARRAY(SELECT upper(part) FROM unnest(received) AS part) AS ends"""
@@ -118,7 +119,7 @@ class Uploads:
             )
 
         async def write(tx: Transaction) -> Upload:
-            # So that concurrent uploads, in whichever sites of the account, count each other.
+            # Locked, so that concurrent uploads count each other, in whichever sites of the account they are.
             await lock_owner(tx, site.owner_id)
             await lock_site(tx, site.id)
             await require_disk_room(tx, site.id, size)
@@ -172,7 +173,7 @@ class Uploads:
         except ServiceError as error:
             if error.code is not not_found("").code:
                 raise
-            # Another user of the site has removed the upload's file: earlier parts are lost.
+            # Another user of the site has removed the upload's file, so the parts received before are lost.
             await self._files.ask(folder, UploadOpen(upload.id.hex))
             await self._database.execute("UPDATE file_uploads SET received = '{}' WHERE id = $1", upload.id)
             raise conflict("The received parts of this upload were removed; send all of it again.") from None

@@ -22,18 +22,19 @@ from svc_webhost.databases import CONNECTIONS, DatabaseError, DatabaseServers
 from svc_webhost.site_use import SiteUse
 from svc_webhost.vitals import Vitals
 
-# Below these a name would be noise: on a quiet server some site is always the first.
+# Below these limits no site is named: even on a quiet server some site is always the busiest.
 _NOTABLE_SHARE: Final = 0.25
-"""Of one processor, between two looks."""
+"""Share of one processor, measured between two looks."""
 _NOTABLE_BYTES: Final = 256 << 20
 _NOTABLE_WRITES: Final = 4 << 20
-"""Bytes per second, between two looks."""
+"""Bytes written per second, measured between two looks."""
 _NOTABLE_SESSIONS: Final = 2 / 3
-"""Of the sessions that one site may have on a server."""
+"""Share of the sessions that one site may have on a database server."""
 _NOTABLE_CALLER: Final = 200
-"""Connections of one visitor. A browser opens six per site."""
+"""Connections of one visitor. For comparison: a browser opens six per site."""
 _NOTABLE_JOBS: Final = 5
-# Less than the 5 s at which the check calls a database server silent: the name must not cost the check its deadline.
+# Shorter than the 5 s after which the health check calls a database server silent: finding the name must not make the
+# check miss its own deadline.
 _ANSWER_SECONDS: Final = 2.0
 _NAMED: Final = 3
 
@@ -54,7 +55,8 @@ class Changed:
     @property
     def writes(self) -> float:
         """Bytes per second, without processes that have exited since."""
-        # max: a group that was removed and created again starts from zero, and the difference would be negative.
+        # max: the control group's counter starts from zero again if the group was removed and created anew, and the
+        # difference would be negative.
         return max(0, (self.now.written_bytes or 0) - (self.before.written_bytes or 0)) / self.seconds
 
     @property
@@ -78,7 +80,8 @@ class SiteLooks:
         """Sites with running processes, by number. A site seen for the first time counts as unchanged, because its
         control group may be older than this process."""
         now = await trio.to_thread.run_sync(self.vitals.sites)
-        # Sites of earlier looks stay: one that stops and starts again is compared with what it had.
+        # Sites that are not running now stay in `_before`: a site that stops and starts again is compared with its last
+        # known figures.
         at, before = self._at, self._before
         self._at, self._before = trio.current_time(), {**before, **now}
         seconds = 1.0 if at is None else max(self._at - at, 0.001)
@@ -93,12 +96,13 @@ class Busiest:
     vitals: Vitals
     databases: DatabaseServers
     ended: Mapping[str, int]
-    """Number of database sessions terminated for their memory use, by site account."""
+    """Number of database sessions that were terminated for their memory use, by site account."""
     ports: Collection[int]
-    """Of the web server."""
+    """The web server's ports."""
 
     def __post_init__(self) -> None:
-        # One each: with a common one, the first check of a round would leave the others a difference of no time.
+        # Each check has its own instance: if they shared one, the second check of a round would measure a difference
+        # over almost no time.
         self._processor, self._memory, self._disk = (SiteLooks(self.vitals) for _ in range(3))
         self._ended_before: Mapping[str, int] = dict(self.ended)
 
@@ -118,7 +122,7 @@ class Busiest:
         said = ""
         if killed := await self._names(number for number, use in changed.items() if use.was_killed):
             said = f" Programs were killed at the memory limit of {killed}."
-        # A copy, since the sessions' watch counts on in the same mapping.
+        # A copy, because the watch over sessions keeps counting in the same mapping.
         before, self._ended_before = self._ended_before, dict(self.ended)
         grown = [account for account, count in self._ended_before.items() if count > before.get(account, 0)]
         if ended := await self._names(_number(account) for account in grown):
@@ -147,7 +151,7 @@ class Busiest:
             said = f" {caller} has {callers[caller]} connections to the web server."
         for kind, server in self.databases.items():
             open_: Counter[str] = Counter()
-            # The check itself reports a server that does not answer.
+            # A server that does not answer is ignored here; the check itself reports it.
             with suppress(DatabaseError), trio.move_on_after(_ANSWER_SECONDS):
                 open_.update(session.site for session in await server.sessions())
             for account, count in open_.most_common(1):

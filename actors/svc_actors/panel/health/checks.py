@@ -28,7 +28,7 @@ from svc_webhost.site_runtime import is_of_a_site
 from svc_webhost.vitals import Vitals
 
 Check = Callable[[HealthStatus], Awaitable[Finding]]
-"""Gets the status that counts so far."""
+"""A check gets the status that is in force, and returns what it has found."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +39,30 @@ class Levels:
 
     def judged(self, value: float, before: HealthStatus) -> HealthStatus:
         for level, status in ((self.critical, HealthStatus.CRITICAL), (self.warning, HealthStatus.WARNING)):
-            # The margin holds for the way down only: `before` has this level, or a worse one.
+            # The margin applies only on the way down: when the status in force is this level or a worse one.
             if value >= level - (self.margin if before.rank >= status.rank else 0):
                 return status
         return HealthStatus.OK
 
 
-# Percent, for the disk of what others than root may use: at 100 % the sites fail, while root can still repair.
+# Percent of the disk that others than root may use: at 100 % the sites fail, while root can still repair.
 FILLED: Final = Levels(85, 95, 2)
 MEMORY: Final = Levels(90, 97, 2)
 LOAD: Final = Levels(4, 10, 1)
-"""The load average of five minutes, per processor."""
+"""The load average over five minutes, per processor."""
 QUEUED_SECONDS: Final = Levels(3600, 6 * 3600)
 ANSWER_SECONDS: Final = Levels(1, 5, 0.25)
 CERTIFICATE_LEFT: Final = timedelta(days=7)
-"""Certificates are renewed long before: at this point renewal has failed for a while."""
+"""Certificates are renewed much earlier: if one has only this long left, its renewal has failed for a while."""
 OVERDUE: Final = {
     "hourly": (timedelta(hours=6), timedelta(hours=24)),
     "daily": (timedelta(hours=50), timedelta(days=5)),
     "weekly": (timedelta(days=15), timedelta(days=30)),
 }
-"""The age of the newest backup at which it is a warning, and critical. Daily and weekly ones may be missed once without
-a warning (48 hours and 2, 14 days and 1)."""
+"""The age of the newest backup from which it is a warning, and from which it is critical. One missed daily or weekly
+backup causes no warning: 48 hours plus 2, and 14 days plus 1."""
 REMOTE_FAILED: Final = timedelta(hours=24)
-# Between the last audited operation and now. Steps of a time service are far smaller.
+# How far the clock may be behind the last audited operation. Steps of a time service are much smaller.
 CLOCK_BEHIND: Final = timedelta(minutes=2)
 _NAMED: Final = 5
 
@@ -124,8 +124,8 @@ class Checks:
 
     async def services(self, before: HealthStatus) -> Finding:
         """Services that all sites share. A database server that runs has to answer as well."""
-        # The launcher restarts a process that ends, and not one that hangs: every site waited for a MariaDB that was
-        # there and did not answer, and no check said a word.
+        # The launcher restarts a process that has ended, but not one that hangs. Once, every site waited for a MariaDB
+        # process that ran and did not answer, and no check reported it.
         names = sorted(name for name in await self.launcher.names() if not is_of_a_site(name))
         down = [name for name in names if not (await self.launcher.status(name)).running]
         if down:
@@ -145,7 +145,8 @@ class Checks:
             except (DatabaseError, trio.TooSlowError):
                 found.append(name)
 
-        # At the same time: two that hang would take 10 s of the 15 s that a check has.
+        # Asked concurrently: two servers that hang would take 10 s of the 15 s that a check has if asked one after the
+        # other.
         async with trio.open_nursery() as asking:
             for kind, server in self.databases.items():
                 if kind.value in started:
@@ -224,7 +225,8 @@ class Checks:
         return Finding(HealthStatus.OK, f"The name server answers, with {len(serials)} zones.", 0)
 
     async def clock(self, before: HealthStatus) -> Finding:
-        # A clock that was set back: a row is later than now. One that was set forward is not seen by this.
+        # If the clock was set back, the newest audit row is later than now. A clock that was set forward cannot be
+        # detected this way.
         behind = await self.database.fetchval("SELECT at - now() FROM audit ORDER BY id DESC LIMIT 1")
         if behind is not None and behind > CLOCK_BEHIND:
             seconds = behind.total_seconds()

@@ -14,7 +14,7 @@ from svc_actors.store import Queryable, Record, Transaction
 
 KEPT_DAYS: Final = 30
 MOST_EVENTS: Final = 500
-"""How many of the newest events are shown."""
+"""How many events are shown, the newest first."""
 
 
 class HealthStatus(StrEnum):
@@ -26,7 +26,7 @@ class HealthStatus(StrEnum):
     @property
     def rank(self) -> int:
         """How bad it is."""
-        # `unknown` ranks as a warning: somebody has to look, and nobody has to be woken.
+        # `unknown` ranks like a warning: somebody has to look at it, but nobody has to be woken for it.
         return {HealthStatus.OK: 0, HealthStatus.CRITICAL: 2}.get(self, 1)
 
 
@@ -67,7 +67,7 @@ async def read_statuses(queryable: Queryable) -> dict[CheckName, HealthStatus]:
 
 
 async def read_checks(queryable: Queryable) -> list[Record]:
-    # A check of another release may have a row: it is left out here and in `read_statuses`.
+    # A check that only another release knows may have a row; such rows are left out here and in `read_statuses`.
     rows = await queryable.fetch("SELECT * FROM health_checks WHERE name = ANY($1)", list(CheckName))
     order = list(CheckName)
     return sorted(rows, key=lambda row: order.index(CheckName(row["name"])))
@@ -86,7 +86,8 @@ async def read_events(queryable: Queryable) -> list[Record]:
 
 async def write_check(tx: Transaction, name: CheckName, status: HealthStatus, finding: Finding) -> None:
     """`status` counts now, `finding` is of the last look."""
-    # Unmarked: to lose a minute of figures is no step back of the database. It would end every session otherwise.
+    # Written without a commit mark: if a crash loses a minute of these figures, the database must not count as having
+    # stepped back, which would end every session.
     with tx.unmarked():
         await tx.execute(
             """INSERT INTO health_checks (name, status, message, value) VALUES ($1, $2, $3, $4)

@@ -42,7 +42,8 @@ from svc_webhost.launcher import LauncherError
 ROUND_SECONDS: Final = 60.0
 WORSE_LOOKS: Final = 2
 BETTER_LOOKS: Final = 3
-# Seconds, a quarter of a round. Checks run at the same time, so a round takes no longer than that and its writing.
+# Seconds, a quarter of a round. Checks run concurrently, so a round takes no longer than this plus the time to write
+# its results.
 _LONGEST_LOOK: Final = 15.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.health")
@@ -56,7 +57,7 @@ class HealthWatch:
     checks: Mapping[CheckName, Check]
     _believed: dict[CheckName, HealthStatus] | None = None
     _otherwise: dict[CheckName, list[Finding]] = field(default_factory=dict)
-    """The last findings in a row that are all worse than the status that counts, or all better."""
+    """The last consecutive findings of each check that are all worse than the status in force, or all better."""
     _untold: list[Change] = field(default_factory=list)
 
     async def round(self) -> None:
@@ -68,8 +69,8 @@ class HealthWatch:
                 nursery.start_soon(self._look, name, check, self._status(name), found)
         for name, finding in found.items():
             self._judge(name, finding)
-        # Of this round, and of earlier ones whose transaction failed: the database itself may have been what was
-        # critical. They are removed once they are committed, so that each is sent once.
+        # The changes of this round, and those of earlier rounds whose transaction failed: the database itself may have
+        # been the critical part. They are removed only once they are committed, so each is sent once.
         changes = list(self._untold)
 
         async def write(tx: Transaction) -> None:
@@ -100,7 +101,8 @@ class HealthWatch:
         if finding.status is believed:
             self._otherwise.pop(name, None)
             return
-        # Equal ranks are `unknown` and `warning`: to know less is treated as worse, and counts after two looks.
+        # The ranks are equal if one status is `unknown` and the other `warning`: such a change counts as worse, so it
+        # takes effect after two looks.
         worse = finding.status.rank >= believed.rank
         row = self._otherwise.get(name, [])
         if row and (row[-1].status.rank >= believed.rank) is not worse:
@@ -109,8 +111,8 @@ class HealthWatch:
         self._otherwise[name] = row
         if len(row) < (WORSE_LOOKS if worse else BETTER_LOOKS):
             return
-        # Of the findings in a row, the one nearest to the former status: critical and then warning is a warning that
-        # has stayed. Reversed, so that of equal ones the latest gives the message.
+        # Of the consecutive findings, the one closest to the former status counts: critical followed by warning is a
+        # warning that has lasted. Reversed, so that of equal ones the latest gives the message.
         choose = min if worse else max
         settled = choose(reversed(row[-WORSE_LOOKS:] if worse else row), key=lambda each: each.status.rank)
         self._otherwise.pop(name)

@@ -35,7 +35,7 @@ from svc_webhost.htaccess.verdicts import (
 )
 
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
-"""For sites of other types nginx serves no files."""
+"""Types of sites whose files nginx serves; for sites of other types it serves none."""
 _WISHES: Final[dict[str, TypeAdapter[Wish]]] = {
     wish.__name__: TypeAdapter(wish) for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet)
 }

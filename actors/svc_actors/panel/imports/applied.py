@@ -60,7 +60,7 @@ class Applied:
     @property
     def sites(self) -> list[FoundSite]:
         wanted = [site for site in self.account.sites if self.choices.wants(Kind.SITE, site.domain)]
-        # Content of a site that is left out does not come in with an enclosing site either.
+        # Content of a site that is left out must not be imported as part of a site that encloses it, either.
         return [replace(site) for site in wanted]
 
     def databases(self, site: FoundSite) -> list[FoundDatabase]:

@@ -93,16 +93,17 @@ from svc_webhost.wordpress import SiteDatabase
 
 KIND: Final = "import.apply"
 STEPS: Final = ("make_sites", "place_files", "load_databases", "set_up", "tidy")
-# The whole job; the files of one site may take a third of it.
+# For the whole job; the files of one site may take a third of it.
 SECONDS: Final = 12 * 3600.0
 _TAKE: Final = Path(confined.__file__).with_name("take.py")
 _TAKE_SECONDS: Final = 4 * 3600.0
 _TOOK: Final = "took "
 _AGAIN: Final = "Apply the import again: it continues from there."
 _FILES_SECONDS: Final = 600.0
-# For all sites of a failed import: a stop of the core waits for it. Helpers finish what they have started.
+# For all sites of a failed import together, because a stop of the core waits for it. Helpers finish work that they have
+# started.
 _CLEAN_SECONDS: Final = 30.0
-# Lines of a site that the outcome names. The analysis of its .htaccess files lists the rest.
+# The most lines of a site that the outcome names. The analysis of the site's .htaccess files lists the others.
 _NAMED: Final = 20
 
 
@@ -212,7 +213,8 @@ class ImportApplication:
     async def _make(self, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
         """The record of the site. The plan and the names of others count as they are now, and not as they were when the
         plan of the import was read."""
-        # Created by an earlier attempt. A failed one is taken up by `create_site`, under its number and with its row.
+        # `there` is the site that an earlier attempt has created. If its creation failed, `create_site` below tries
+        # again with the same number and row.
         there = None if made is None else await read_site(self._database, made)
         if there is not None and there.status is not SiteStatus.FAILED:
             return there
@@ -231,7 +233,8 @@ class ImportApplication:
 
         async def write(tx: Transaction) -> SiteRow:
             site = await create_site(tx, CALLER, new)
-            # In the transaction that creates the site: a core that is killed here leaves both or neither.
+            # Written in the transaction that creates the site: if the core is killed here, either both exist or
+            # neither.
             if there is None:
                 await write_site(tx, applied.row.id, found.domain, site.id)
             if wordpress:
@@ -243,7 +246,7 @@ class ImportApplication:
 
     async def _unpack(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> int:
         """Unpacks the site's part of the archive where no visitor gets, and returns how many entries it had."""
-        # What an earlier attempt left.
+        # First remove what an earlier attempt has left.
         await remove_staged(self._parts.files, self._parts.folders, site)
         # Dumps, keys and passwords go into a folder that no web server reads, until `tidy` removes it.
         aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
@@ -284,7 +287,8 @@ class ImportApplication:
     async def _place(self, site: SiteRow, *, closed: bool) -> None:
         """Replaces the site's files by the unpacked ones. `closed`: only while the site is suspended."""
         there = await read_site(self._database, site.id)
-        # Recorded is not enough: a web server that has not taken the denials would serve the files without them.
+        # It is not enough that the denials are recorded: until the web server has taken them, it would serve the files
+        # without them.
         if there is None or there.served < there.wanted:
             raise unavailable(
                 f"The files of {site.domain} were not placed: the web server has not taken the site's settings.",
@@ -294,7 +298,7 @@ class ImportApplication:
             _require_closed(there)
         folder = site_folder(self._parts.folders, there)
         await self._parts.files.ask(folder, PlaceImported(STAGED), seconds=_FILES_SECONDS)
-        # With the previous document root.
+        # This also removes the previous document root, which is now there.
         await remove_staged(self._parts.files, self._parts.folders, there, STAGED)
 
     def _dumps(self, applied: Applied, found: FoundSite) -> list[tuple[FoundDatabase, str]]:
@@ -304,7 +308,8 @@ class ImportApplication:
     async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> bool:
         """Translates the site's .htaccess files into settings of the panel. If lines are left that block, and nobody
         has accepted them, the site is suspended; returns whether it must be."""
-        # Judged twice: with the settings in place, translated lines no longer block.
+        # The files are judged twice, here and after the settings were changed: lines that were translated into settings
+        # no longer block.
         passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
         parts = self._parts
@@ -315,7 +320,7 @@ class ImportApplication:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, line)
         if (applied.row.choices or {}).get("accept_htaccess"):
             return False
-        # As it is now: unpacking takes hours, and others suspend and open the site meanwhile.
+        # Read again: unpacking takes hours, and others may have suspended or opened the site meanwhile.
         there = await read_site(self._database, site.id)
         if there is None or there.status is SiteStatus.SUSPENDED:
             return True
@@ -339,13 +344,13 @@ class ImportApplication:
 
         if not wishes:
             return site
-        # One change for all wishes: if the panel refuses one, none of them is half done.
+        # One change for all wishes: if the panel refuses one of them, none is applied.
         try:
             changed = await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
         except DeliveryError as error:
             raise unavailable(why_undelivered(error), hint=_AGAIN) from error
         except ServiceError as error:
-            # Recorded, but not served: the panel has not refused it.
+            # With this code the settings are recorded but not served yet: the panel has not refused them.
             if error.code is ErrorCode.UNAVAILABLE:
                 raise
             await run.log(f"The .htaccess files of {site.domain} were not translated: {error.message}")
@@ -366,11 +371,12 @@ class ImportApplication:
         except ServiceError as error:
             if error.code is not ErrorCode.INVALID:
                 raise
-            # A dump that the old host did not finish fails alone: loaded up to its cut it would pass for imported. Its
-            # database stays empty, and the verification of the migration is blocked by it.
+            # A dump that the old host did not complete fails alone: if it were loaded up to the point where it breaks
+            # off, it would look imported. Its database stays empty, which blocks the verification of the migration.
             await self._rest.note(run, applied, Kind.DATABASE, database.name, f"{NOT_LOADED}{error.message}")
             return
-        # After the look and before the load: a second attempt must not load into what the first one left.
+        # Emptied after the dump was checked and before it is loaded: a second attempt must not load into what the first
+        # attempt has left.
         await self._parts.databases.empty(database_id)
         told = Counted(run)
         try:
@@ -392,7 +398,7 @@ class ImportApplication:
         self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow, login: SiteDatabase
     ) -> None:
         assert found.wordpress is not None
-        # wp-config.php is the customer's text: the confined helper of the site rewrites it, and not the core.
+        # wp-config.php is the customer's text, so the site's confined helper rewrites it, not the core.
         path = placed_at(found, found.wordpress)
         assert path is not None
         folder = site_folder(self._parts.folders, site)
@@ -403,7 +409,8 @@ class ImportApplication:
             "DB_HOST": HOST,
         }
         rest = below(found.home_in_archive, found.root)
-        # Paths of the old home in it, such as of a cache, lead to this server's folder.
+        # Paths in wp-config.php that lead into the old home, such as that of a cache, are changed to the folder on this
+        # server.
         paths = {}
         if found.old_home is not None and rest is not None:
             paths[f"{found.old_home.rstrip('/')}/{rest}"] = str(folder.path / "public")
@@ -427,7 +434,7 @@ class ImportApplication:
         except BaseException:
             parts, import_id = self._parts, UUID(run.parameters["import"])
             with trio.CancelScope(shield=True, relative_deadline=_CLEAN_SECONDS):
-                # What is left is removed when the import is applied again or deleted.
+                # Whatever cannot be removed now is removed when the import is applied again or deleted.
                 await try_remove_all_staged(self._database, parts.files, parts.folders, import_id)
             raise
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 from svc_webhost.confined.pages import path_of
 
 SIMILAR: Final = 0.9
-"""Share of a page's words that must be the same."""
+"""The share of a page's words that must be the same on both hosts."""
 _LONGEST: Final = 2000
-"""Characters of an address that are compared."""
+"""The most characters of an address that are compared."""
 _TAKEN: Final = re.compile(r"[^.].*\.(?:css|js|png|jpe?g|gif|webp|svg|ico|woff2?|txt|html?|pdf|xml)", re.IGNORECASE)
 
 

@@ -28,11 +28,11 @@ from svc_webhost.databases import DatabaseError, DatabaseName, database_name
 from svc_webhost.mariadb.tables import StagedTables
 
 NOT_LOADED: Final = "its dump was not loaded: "
-"""Start of the note about a database that came without its content."""
+"""How the note about a database that was imported without its content starts."""
 MOST_TABLES: Final = 300
-"""Tables that a report lists."""
+"""The most tables that a report lists."""
 _LOOK_SECONDS: Final = 600.0
-"""Limit for the tables of one database; tables beyond it are reported as unknown."""
+"""The time for reading the tables of one database; tables that were not read by then are reported as unknown."""
 _NAMED: Final = 3
 _SERVED_BY: Final = re.compile(r"\bPHP/([5-9]\.[0-9])")
 

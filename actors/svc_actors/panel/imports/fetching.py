@@ -38,7 +38,7 @@ SECONDS: Final = FETCH_SECONDS + ANALYSIS_SECONDS
 SEALED_FOR: Final = "import by SSH"
 _MOST: Final = 64 << 30
 _LEFT_FREE: Final = 1 << 30
-"""Bytes that a fetched site leaves free on the disk, as its size is not known in advance."""
+"""Bytes that fetching a site must leave free on the disk, because the site's size is not known in advance."""
 
 
 class ForeignSites:

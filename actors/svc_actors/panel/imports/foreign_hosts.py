@@ -163,7 +163,7 @@ def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str
     arguments = shlex.join([*_DUMPED, database])
     if remote.database_user is None:
         return shlex.join(["sh", "-c", f'{choose}; exec "$d" {arguments}']), ""
-    # A pipe of its own: what SSH servers give as standard input cannot be opened by name everywhere.
+    # `cat` makes /dev/stdin a pipe: the standard input that SSH servers provide cannot be opened by name everywhere.
     script = f'{choose}; cat | "$d" --defaults-extra-file=/dev/stdin {arguments}'
     settings = {"user": remote.database_user, "password": password or "", "host": remote.database_host or "localhost"}
     lines = ["[client]", *(f"{name}={_quoted(value)}" for name, value in settings.items())]

@@ -29,7 +29,7 @@ from svc_webhost.archives.tree import NO_DOMAIN
 
 _ADDRESSES: Final = ("A", "AAAA")
 _NAMED: Final = 10
-"""Logins that are left out."""
+"""The most left-out logins that are named."""
 
 
 class PlanAction(StrEnum):

@@ -16,7 +16,8 @@ from svc_webhost.confined_client import SiteFolder
 from svc_webhost.folders import HostFolders
 
 FIRST_UID: Final = 1_990_000_000
-"""First uid of the accounts that read archives, one per import number: above those of sites, and nobody else's."""
+"""First uid of the accounts that read archives, one per import number. The uids are above those of sites and used for
+nothing else."""
 IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports.source, imports.name, imports.status,
     imports.problem, imports.size, imports.sha256, imports.found, imports.choices, imports.outcome, imports.job_id,
     imports.created_at, imports.touched_at, imports.remote, imports.sealed_secret,

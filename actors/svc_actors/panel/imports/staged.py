@@ -23,8 +23,8 @@ from svc_webhost.confined_client import ConfinedFiles
 from svc_webhost.folders import HostFolders
 
 STAGED: Final = f"{ASIDE}/files"
-"""The unpacked files; after they were placed, the previous document root."""
-# To remove a tree of a large site takes longest.
+"""The folder of the unpacked files; once these are placed, it contains the previous document root."""
+# Seconds; removing the tree of a large site takes longest.
 _SECONDS: Final = 600.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.imports")

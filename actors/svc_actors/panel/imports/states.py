@@ -26,12 +26,12 @@ class ImportStatus(StrEnum):
 
 class ImportMove(StrEnum):
     WHOLE = "whole"
-    """The archive has come."""
+    """The archive was received completely."""
     READ = "read"
     APPLY = "apply"
     DONE = "done"
     BROKEN = "broken"
-    """Its job failed, was cancelled or interrupted."""
+    """The import's job failed, was cancelled or interrupted."""
 
 
 _S, _M = ImportStatus, ImportMove

@@ -43,9 +43,9 @@ ARCHIVE: Final = "archive"
 MOST_OF_AN_OWNER: Final = 5
 SWEEP_SECONDS: Final = 3600.0
 KEPT_HOURS: Final = 24
-"""For an upload that nobody continues."""
+"""Hours that an upload is kept that nobody continues."""
 KEPT_DAYS: Final = 7
-"""For all other imports, after their last change."""
+"""Days that all other imports are kept after their last change."""
 _MOST_RANGES: Final = 1000
 _HASH_BYTES_PER_SECOND: Final = 50 << 20
 
@@ -125,7 +125,7 @@ class Imports:
     async def delete(self, caller: Caller, row: ImportRow) -> None:
         """Its archive goes with it, and what is staged of it in its sites; the sites that it has created stay."""
         _require_idle(row)
-        # First, since the record alone says which sites these are.
+        # Removed before the record, because only the record says which sites have staged files.
         await remove_all_staged(self._database, self._files, self._folders, row.id)
 
         async def write(tx: Transaction) -> None:
@@ -147,10 +147,11 @@ class Imports:
             KEPT_DAYS,
         )
         for found in rows:
-            # An import that has something left keeps its record, and the next round tries again.
+            # An import of which something is left keeps its record, and the next round tries again.
             if await try_remove_all_staged(self._database, self._files, self._folders, found["id"]):
                 await self._database.transact(partial(_removed, found["id"], found["touched_at"]))
-        # List the folders first: a later folder has a record that is read below.
+        # The folders are listed before the records are read, so that a folder created in between is not taken for one
+        # without a record.
         folders = await trio.to_thread.run_sync(_folders_in, self._folders.imports)
         known = {f"i{row['number']}" for row in await self._database.fetch("SELECT number FROM imports")}
         for folder in folders:

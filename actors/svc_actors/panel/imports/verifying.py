@@ -49,12 +49,13 @@ _OF_SITEMAP: Final = 250
 _MOST_FOLDERS: Final = 200
 _MOST_LISTED: Final = 500
 _MOST_WORDS: Final = 4 << 20
-"""Bytes of a page whose words are compared."""
+"""The most bytes of a page whose words are compared."""
 _PARSING_SECONDS: Final = 30.0
 _MOST_BODY: Final = 64 << 20
 _ANSWER_SECONDS: Final = 20.0
 _COMPARE_SECONDS: Final = 1200.0
-"""For all URLs together: a slow host still gets a report of what was compared, before the job's own limit."""
+"""Seconds for all URLs together: so even for a slow host there is a report of the pages that were compared, before the
+job's own limit."""
 _AT_ONCE: Final = 4
 _NAMED: Final = 100
 _HTTP_ERRORS: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
@@ -301,7 +302,8 @@ class _Asking:
 @asynccontextmanager
 async def _asking(host: str, base: str, network: httpcore.AsyncNetworkBackend | None = None) -> AsyncIterator[_Asking]:
     context = ssl.create_default_context()
-    # Answers are compared rather than trusted; an old host may have lost its certificate.
+    # TLS need not verify the certificate: the answers are compared, not trusted, and an old host may have lost its
+    # certificate.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     async with httpcore.AsyncConnectionPool(

@@ -46,9 +46,10 @@ from svc_common.errors import ErrorCode, ServiceError
 from svc_webhost.programs import LeftBehindError, end_marked
 
 LONGEST_SECONDS: Final = 6 * 3600.0
-"""The deadline of a kind of jobs that sets none."""
+"""The deadline of jobs whose kind sets none."""
 SWEEP: Final = 15.0
-"""Seconds after which a queue looks by itself for a job to start: an announcement may be lost with a connection."""
+"""Seconds after which a queue looks for a job to start without an announcement, because an announcement may be lost
+with a connection."""
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +147,8 @@ class Jobs:
     def watching(self, job_id: int) -> Iterator[Callable[[], Awaitable[None]]]:
         """Gives a function that waits until the job's state or log may have changed since its last call, or since the
         block was entered."""
-        # The event is there before the caller reads the job: a change between its read and its wait is not missed.
+        # The event is created before the caller reads the job, so that a change between the caller's read and its wait
+        # is not missed.
         watchers = self._watchers.setdefault(job_id, set())
         watcher = trio.Event()
         watchers.add(watcher)
@@ -183,7 +185,8 @@ class Jobs:
             log.error("job.begun_twice", job_id=job.id, kind=job.kind)
             return
         self._hosted[job.id] = run = JobRun(started, self._database, self.changed, self._installation)
-        # Called from an actor's handler: without a context of its own the work would run with that handler's.
+        # This is called from an actor's handler. Without a context of its own, the work would run with the handler's
+        # context variables.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
         self.changed(job.id)
 
@@ -191,7 +194,8 @@ class Jobs:
         """Called once the end of a hosted job is stored."""
         run = self._hosted.pop(job_id, None)
         if run is not None and run.job.site_id is not None:
-            # The end has started the next job of its own class. A job of another class may be waiting for the site.
+            # With the end, the queue has already started the next job of its own class. A job of another class may be
+            # waiting for the same site, so the other queues are woken.
             for job_class in JobClass:
                 if job_class is not run.job.job_class:
                     self._woken[job_class].set()
@@ -215,7 +219,7 @@ class Jobs:
         if job is None:
             return None
         if job.error is not None:
-            # Not the error's message: it may repeat what a program of the customer wrote.
+            # Without the error's message, which may repeat output of a program that the customer wrote.
             data = {
                 "kind": job.kind,
                 "code": job.error.code.value,
@@ -228,7 +232,7 @@ class Jobs:
                 async with tx.savepoint():
                     await kind.work.ended(tx, job)
             except Exception as error:
-                # A defect in `ended` is rolled back to the savepoint and logged; the job ends and frees its slot.
+                # A defect in `ended` is rolled back to the savepoint and logged; the job still ends and frees its slot.
                 if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
                     raise  # The database's error: the whole transaction is retried.
                 log.exception("job.end_crashed", job_id=job.id, kind=job.kind)
@@ -261,7 +265,8 @@ class Jobs:
                 await trio.sleep_forever()  # The core is ending: no job starts, and this loop is cancelled.
             with trio.move_on_after(SWEEP):
                 await woken.wait()
-                while self._full(job_class):  # The end of one of its jobs starts the next.
+                # While all slots are taken: the end of a job of this class starts the next one.
+                while self._full(job_class):
                     woken = self._woken[job_class] = trio.Event()
                     await woken.wait()
 
@@ -271,7 +276,7 @@ class Jobs:
     async def _host(self, run: JobRun) -> None:
         began = trio.current_time()
         status, error = await self._work(run)
-        # The job stays in `_hosted`, and so holds its slot, until the queue has stored the end.
+        # Until the queue has stored the end, the job stays in `_hosted` and so keeps its slot.
         queue = self.queue_of(run.job.job_class)
         await run.persist(lambda: queue.ask(JobQueue.end, run.id, status, error))
         log.info(
@@ -298,7 +303,7 @@ class Jobs:
                     if work is None:
                         return _failed(f"This version of the service does not know the step {step}.")
                     await work(run)
-                    # The last step ends with the job, in the transaction of `end`.
+                    # The last step's end is written together with the job's, in the transaction of `end`.
                     if run.position < len(run.steps):
                         done = partial(
                             next_step,
@@ -310,7 +315,7 @@ class Jobs:
                         await run.transact(done)
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None
-            except Exception as error:  # A defect that one job meets fails that job, and not the queues of all others.
+            except Exception as error:  # A defect fails only the job that meets it, not the queues with all others.
                 if (refusal := refusal_in(error)) is not None:
                     return JobStatus.FAILED, JobError.of(refusal)
                 log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.steps[run.position - 1])

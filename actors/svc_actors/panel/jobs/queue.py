@@ -40,7 +40,7 @@ from svc_actors.store import Caller, Database, Queryable, Target, Transaction, U
 from svc_common.errors import conflict, not_found
 
 ONE_AT_A_SITE: Final = "jobs_one_at_a_site"
-"""The unique index that prevents two running jobs of one site, whatever their classes."""
+"""The unique index that prevents two running jobs of the same site, whatever their classes."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class JobQueue(Actor):
         waiting, running = await _look(tx, self._class)
         chosen = pick(self._class, waiting, running)
         started = await start_jobs(tx, chosen) if chosen else []
-        # Also host jobs started by an earlier transaction whose answer was lost with its connection.
+        # Also host jobs that an earlier transaction has started, if its answer was lost with its connection.
         if any(job.job_class is self._class and not self._hosting.hosts(job.id) for job in running):
             of_class = [each for each in await running_jobs(tx) if each.job.job_class is self._class]
             return [each for each in of_class if not self._hosting.hosts(each.job.id)]

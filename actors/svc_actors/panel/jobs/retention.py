@@ -9,10 +9,10 @@ import trio
 from svc_actors.store import Database
 
 KEPT_DAYS: Final = 90
-"""Days after their end."""
+"""Days that jobs are kept after their end."""
 REMOVAL_PERIOD: Final = 3600.0
 _BATCH: Final = 20
-"""Jobs per batch: each may have a million lines."""
+"""The number of jobs removed in one batch: each may have a million lines."""
 
 
 async def forget_old_jobs(database: Database) -> int:

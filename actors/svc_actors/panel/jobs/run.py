@@ -26,11 +26,12 @@ from svc_common.errors import ErrorCode, ServiceError, unavailable
 from svc_webhost.programs import Program, run_program
 
 MARK: Final = "SVC_PANEL_JOB"
-"""The environment variable that marks programs of jobs. Its value is the installation's id, a slash, the job's id."""
+"""The environment variable that marks programs of jobs. Its value is the installation's id, a slash and the job's
+id."""
 MOST_OUTPUT: Final = 64 * 2**20
-"""Characters of one program's output that go to the log. A runaway program must not fill the database."""
+"""The most characters of one program's output that are logged: a runaway program must not fill the database."""
 LEFT_OUT: Final = "The output exceeds 64 MiB; the rest is left out."
-# Seconds between tries, doubled each time: once the database answers, the job goes on within five.
+# Seconds between attempts, doubled each time: once the database answers again, the job continues within five seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 Read = Callable[[list[str]], Awaitable[None]]
@@ -64,11 +65,11 @@ class JobRun:
         self.job = started.job
         self.steps = started.steps
         self.position = 1
-        """The number of the running step, from 1."""
+        """The number of the running step, counted from 1."""
         self.scope = trio.CancelScope()
         self.cancel_requested = False
         self.step_error: JobError | None = None
-        """The error of the running step, if the work goes on without it."""
+        """The error of the running step, if the work continues despite it."""
         self._database = database
         self._changed = changed
         self._mark = f"{installation}/{started.job.id}"
@@ -89,7 +90,8 @@ class JobRun:
 
     def about(self, site_id: UUID, parameters: Mapping[str, Any]) -> JobRun:
         """For work on a site that is part of this job: its log and its programs are this job's."""
-        # A shallow copy shares the scope and the mark: to cancel the job, or to find its programs, includes the part.
+        # The copy is shallow, so it shares the cancel scope and the mark: cancelling the job, or finding its programs,
+        # includes this part.
         part = copy(self)
         part.job = replace(self.job, site_id=site_id, parameters=parameters)
         return part
@@ -107,7 +109,8 @@ class JobRun:
 
     def part_done(self, percent: float) -> int:
         """The progress of the whole job, in percent. 100 is left to its success."""
-        # Steps count alike, however long they take: nobody knows that beforehand, and progress must not go back.
+        # All steps have the same share of the progress, however long they take: their durations are not known in
+        # advance, and progress must not go back.
         share = (self.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
         return min(int(share * 100), 99)
 
@@ -137,13 +140,13 @@ class JobRun:
             if read is not None:
                 await read(lines)
             elif room > 0:
-                # Past the limit it is read on and dropped: a program whose pipe is full would hang.
+                # Beyond the limit the output is still read, and dropped: a program whose pipe is full would hang.
                 room -= sum(map(len, lines)) + len(lines)
                 await self.log(*lines, *([LEFT_OUT] if room <= 0 else []))
 
         marked = {**(environment or {}), MARK: self._mark}
         status = 0
-        # `cancelled_caught` tells the program's own deadline from a cancellation of the job, which goes on up.
+        # `cancelled_caught` is true for the program's own deadline; a cancellation of the job propagates instead.
         with trio.move_on_after(seconds) as deadline:
             status = await run_program(Program(tuple(command), marked, folder, stdin, descriptors), take)
         name = Path(command[0]).name
@@ -165,7 +168,8 @@ class JobRun:
                 await write()
                 return
             except DomainError as error:
-                # A refusal is an answer, and ends it. `unavailable`, and an actor that takes no message now, may pass.
+                # A refusal is an answer, so it is raised. `unavailable`, and an actor that takes no messages now, may
+                # pass.
                 if isinstance(error, ServiceError) and error.code is not ErrorCode.UNAVAILABLE:
                     raise
             await trio.sleep(pause)

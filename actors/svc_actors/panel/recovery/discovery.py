@@ -24,10 +24,11 @@ from svc_actors.store import PANEL_SCHEMA, Queryable, known_migrations
 from svc_common.errors import ServiceError, conflict, not_found, wrong_field
 from svc_webhost.restic import NoRepositoryError
 
-# Each is a restic that asks the target over the network.
+# The most repositories that are listed at once: for each, a restic process asks the target over the network.
 _AT_ONCE: Final = 2
 _LOOK_SECONDS: Final = 20.0
-"""For all repositories together, as a caller waits for the answer. Sites that were not looked at by then are named."""
+"""For all repositories together, because a caller waits for the answer. Sites that were not checked in this time are
+named."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Opened:
 def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
     """The named manifest, or the newest if all are of one server. Raises ServiceError."""
     if snapshot is not None:
-        # The beginning of an id does, as in restic, if it is unambiguous.
+        # As in restic, the beginning of a snapshot's id suffices if it is unambiguous.
         found = [kept for kept in there if kept.snapshot.startswith(snapshot)]
         if len(found) != 1:
             raise not_found("There is no such manifest at the target.", hint="Discover lists the manifests.")
@@ -59,7 +60,7 @@ def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
         raise not_found(
             "There is no manifest of a server at this target.", hint="Is it the folder or bucket that backups went to?"
         )
-    # Several servers may copy to one target. To become the wrong one cannot be undone, so the caller has to say which.
+    # Several servers may copy to one target. Becoming the wrong server cannot be undone, so the caller has to choose.
     if len({kept.server for kept in there}) > 1:
         raise conflict(
             "The target holds manifests of several servers.", hint="Discover lists them: name the manifest to use."
@@ -80,7 +81,8 @@ async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifes
         ) from None
     except DamagedManifest as error:
         raise conflict(f"{error} Nothing was changed.", hint="Discover shows earlier manifests.") from error
-    # The tags are outside the encryption. A mismatch is a forgery, or a manifest that was copied from another target.
+    # The tags are outside the encryption. If they do not match the manifest, they are forged, or the manifest was
+    # copied from another target.
     said = (stored.server, stored.hostname, stored.taken_at, stored.target_id)
     if said != (manifest.install_id, manifest.hostname, manifest.taken_at, manifest.target_id):
         raise conflict(
@@ -93,7 +95,8 @@ async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifes
 
 def require_known(manifest: Manifest) -> None:
     """Raises `conflict` if a later release has written it."""
-    # By migrations and not by the version: an older dump is migrated, a newer one cannot be.
+    # Judged by the dump's migrations and not by its version: a dump from an older schema can be migrated, one from a
+    # newer schema cannot.
     known: dict[str, int] = {}
     for migration in known_migrations(PANEL_SCHEMA):
         known[migration.component.value] = migration.number
@@ -134,8 +137,8 @@ async def _look_at(remote: Remote, target: TargetRow, site: ManifestSite) -> Fou
     if site.repository is None or site.repository_key is None or site.backup is None:
         return FoundSite(site, 0, "was never backed up")
     async with remote.work() as work:
-        # `work` has the public password of the manifests' repository. A site's repository has one of its own, from the
-        # manifest.
+        # `work` contains the public password of the manifests' repository. A site's repository has its own password,
+        # which is in the manifest.
         (work / "password").unlink()
         write_secret(work / "password", site.repository_key)
         try:

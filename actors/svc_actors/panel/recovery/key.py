@@ -22,12 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from svc_actors.sealing import CannotUnseal, Sealer
 
 _BYTES: Final = 20
-"""160 random bits: scrypt does not have to make up for a weak secret."""
+"""160 random bits. The secret is strong by itself, so scrypt need not make up for a weak one."""
 _GROUP: Final = 4
-# Logarithms of scrypt's N. With r=8 it takes 1 KiB * N of memory: 32 MiB here.
+# The binary logarithms of scrypt's N. With r=8, scrypt takes 1 KiB * N of memory: 32 MiB with this cost.
 _COST: Final = 15
 _MOST_COST: Final = 17
-"""128 MiB of memory: a forged manifest cannot ask for more."""
+"""128 MiB of memory: a forged manifest cannot make this server use more."""
 _PURPOSE: Final = "recovery data key"
 
 
@@ -80,6 +80,6 @@ def fingerprint_of(data_key: bytes) -> str:
 
 
 def _sealer(recovery_key: str, salt: bytes, cost: int) -> Sealer:
-    # As people type it: in upper or lower case, with or without hyphens and spaces.
+    # People may type the key in upper or lower case, with or without hyphens and spaces.
     typed = "".join(recovery_key.upper().replace("-", "").split())
     return Sealer(Scrypt(salt, 32, n=1 << cost, r=8, p=1).derive(typed.encode()))

@@ -26,7 +26,8 @@ from svc_actors.sealing import CannotUnseal, Sealer
 
 FORMAT: Final = 1
 _LENGTH: Final = 8
-# A header has some 220 bytes. The file may be anybody's: only so much of it is searched for the end of the line.
+# A header has some 220 bytes. The file may come from anybody, so only this much of it is searched for the end of the
+# line.
 _LONGEST_HEADER: Final = 4096
 
 
@@ -75,7 +76,8 @@ class _Header(BaseModel):
 
 
 def sealed_manifest(manifest: Manifest, dump: bytes, data_key: bytes, wrapped: WrappedKey) -> bytes:
-    # The header is the purpose of the seal: to put another wrapped key in front of the rest breaks it.
+    # The header is the seal's purpose: if somebody puts another wrapped key in front of the sealed rest, the rest no
+    # longer opens.
     header = json.dumps({"svc_recovery": FORMAT, "key": wrapped.model_dump()})
     document = manifest.model_dump_json().encode()
     content = len(document).to_bytes(_LENGTH, "big") + document + dump
@@ -95,7 +97,7 @@ def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
             f"The manifest has the format {header.svc_recovery}, and this release reads {FORMAT}: "
             "recover with the release that wrote it, or a later one."
         )
-    # First the key, so that a mistyped one is not reported as damage.
+    # The key is checked first, so that a mistyped key is not reported as damage.
     data_key = header.key.opened(recovery_key)
     try:
         content = Sealer(data_key).unseal(sealed, line.decode())
@@ -107,7 +109,8 @@ def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
     except ValidationError as error:
         raise DamagedManifest("The manifest has contents that this release does not understand.") from error
     dump = content[_LENGTH + length :]
-    # The seal shows that nobody altered it since. This finds a dump that did not match when it was sealed.
+    # The seal proves only that nobody has changed the content since it was sealed. This check finds a dump that did not
+    # match then.
     if (len(dump), hashlib.sha256(dump).hexdigest()) != (manifest.dump_bytes, manifest.dump_sha256):
         raise DamagedManifest("The database in the manifest is not what the manifest says.")
     return manifest, dump

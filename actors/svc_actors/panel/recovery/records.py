@@ -17,7 +17,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
 from svc_common.errors import conflict
 
-# Purposes of seals: a sealed value of one cannot be put in place of the other.
+# Purposes of seals: a value that was sealed for one purpose cannot be used in place of one for the other.
 SEALED_FOR: Final = "recovery manifests"
 ORDERED_FOR: Final = "recovery order"
 
@@ -72,7 +72,8 @@ async def read_key(queryable: Queryable) -> KeyRow | None:
 
 async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: bool) -> None:
     """Raises `conflict` if there is one already and `rotate` is false."""
-    # In one statement: of two callers at the same time one gets `conflict`, and the key that the other got stays.
+    # In one statement: if two callers do this at the same time, one gets `conflict`, and the key that the other one
+    # received stays valid.
     done = await tx.change(
         """INSERT INTO recovery_key (fingerprint, wrapped, sealed_key) VALUES ($1, $2, $3)
            ON CONFLICT (one) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, wrapped = EXCLUDED.wrapped,
@@ -93,8 +94,8 @@ async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: boo
 async def change_state(queryable: Queryable) -> str:
     """A text that differs after every change that a manifest has to hold: by an audited operation, by an event of
     webhooks, or by a copy of a backup."""
-    # Sessions and recovery itself are left out: a sign-in is void on another server, and the order of a manifest would
-    # make that very manifest outdated. Readings and the progress of jobs are in neither table.
+    # Sessions and recovery itself are left out: a session is not valid on another server, and writing a manifest would
+    # otherwise make this same manifest outdated. Readings and the progress of jobs are in neither of the two tables.
     row = await queryable.fetchone(
         """SELECT
                (SELECT fingerprint FROM recovery_key) AS key,
@@ -156,7 +157,7 @@ async def read_source(queryable: Queryable) -> SourceRow | None:
 
 async def write_source(tx: Transaction, target_id: UUID, hostname: str, taken_at: datetime, notes: list[str]) -> None:
     """This server has become the one of the manifest, and all of its sites wait for their files."""
-    # A manifest may come from a server that was itself recovered: its records of that are replaced.
+    # The manifest may be of a server that was itself recovered: the records of that earlier recovery are replaced.
     await tx.execute("DELETE FROM recovery_source")
     await tx.execute("DELETE FROM recovery_sites")
     await tx.execute(
@@ -203,7 +204,7 @@ async def write_recovered(tx: Transaction, site_id: UUID, backup_at: datetime | 
 
 
 async def write_not_recovered(tx: Transaction, site_id: UUID, error: str) -> None:
-    # A site that has come back stays so, whatever a later attempt meets.
+    # A site that is recovered stays recovered, whatever a later attempt meets.
     await tx.execute(
         "UPDATE recovery_sites SET status = 'failed', error = $2 WHERE site_id = $1 AND status <> 'recovered'",
         site_id,

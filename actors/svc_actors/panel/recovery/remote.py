@@ -34,20 +34,21 @@ from svc_webhost.restic import NoRepositoryError, Repository, Restic, Snapshot
 from svc_webhost.tree_removal import remove_tree
 
 REPOSITORY: Final = "svc-recovery"
-_PASSWORD: Final = "svc-recovery"  # noqa: S105 - the manifests in it are encrypted by themselves
+_PASSWORD: Final = "svc-recovery"  # noqa: S105 - the manifests in it have their own encryption
 _FILE: Final = "manifest.svc"
-# Of the file that restic restores. Without a limit a forged snapshot could fill the disk.
+# The most bytes of a file that restic restores: without a limit a forged snapshot could fill the disk.
 _MOST_BYTES: Final = 1 << 30
 _SERVER, _HOST, _AT, _KEY, _TARGET = "server-", "host-", "at-", "key-", "target-"
 _TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
-# It is shown in terminals: a forged tag must not bring control codes along.
+# The name is shown in terminals: a forged tag must not contain control codes.
 _HOSTNAME: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
-# The newest ten, and the newest of each of 14 days.
+# Retention: the newest ten manifests, and the newest of each of 14 days.
 _KEPT_NEWEST: Final = 10
 _KEPT_DAYS: Final = 14
 _SPARE: Final = 10
-"""How many superfluous manifests may pile up: restic reads the whole repository when it removes any."""
+"""How many superfluous manifests may accumulate before any is removed: each removal makes restic read the whole
+repository."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Remote:
             run = Programs()
             try:
                 await self.restic.snapshots(run, repository)
-                # A core that was killed may have left a lock, which would stop the removal below.
+                # A core that was killed may have left a lock, which would prevent the removal of old manifests below.
                 await self.restic.unlock(run, repository)
             except NoRepositoryError:
                 await self.restic.init(run, repository)
@@ -159,7 +160,7 @@ class Remote:
             await trio.to_thread.run_sync(file.write_bytes, manifest)
             snapshot = await self.restic.keep_file(run, repository, file, stored.tags)
             there = _manifests_of(await self.restic.snapshots(run, repository))
-            # Before anything older is removed. restic reports the beginning of the id.
+            # Checked before any older manifest is removed. restic reports only the beginning of the id.
             if not any(each.snapshot.startswith(snapshot) for each in there):
                 raise unavailable(
                     "The manifest was written, but is not at the target.", hint="Check the disk of the target."
@@ -177,7 +178,7 @@ class Remote:
 
             def found() -> bytes:
                 file = into / _FILE
-                # A forged snapshot may hold a link under this name, to any file that root can read.
+                # A forged snapshot may contain a link under this name, to any file that root can read.
                 try:
                     is_file = stat.S_ISREG(file.lstat().st_mode)
                 except FileNotFoundError:
@@ -203,7 +204,7 @@ def _manifests_of(snapshots: Sequence[Snapshot]) -> list[StoredManifest]:
             for prefix in (_SERVER, _HOST, _AT, _KEY, _TARGET)
         }
         if not _HOSTNAME.fullmatch(said[_HOST]) or not _FINGERPRINT.fullmatch(said[_KEY]):
-            continue  # Not written by a panel.
+            continue  # The snapshot was not written by a panel.
         try:
             found.append(
                 StoredManifest(
@@ -222,7 +223,8 @@ def _manifests_of(snapshots: Sequence[Snapshot]) -> list[StoredManifest]:
 
 def _superfluous(there: Sequence[StoredManifest], key: str) -> list[str]:
     """Which of one server's manifests may be removed. `there`: the newest first."""
-    # A rotated key is lost, or somebody else has it: the manifests that it opens go at once, and do not pile up.
+    # The former key was rotated because it is lost or somebody else has it: manifests that it opens are removed at once
+    # and do not accumulate.
     with_key = [kept for kept in there if kept.key == key]
     of_another = [kept.snapshot for kept in there if kept.key != key]
     days: dict[object, str] = {}

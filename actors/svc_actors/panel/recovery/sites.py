@@ -55,7 +55,7 @@ from svc_webhost.tree_removal import remove_tree
 
 KIND: Final = "recovery.sites"
 _STEP: Final = re.compile(r"site_([0-9]+)(?:_[a-z0-9_]*)?")
-# The number says which site it is; the domain is for readers, and is cut.
+# The most characters of a step's name. The number identifies the site; the domain is for readers, and is cut.
 _LONGEST_STEP: Final = 60
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
@@ -87,7 +87,7 @@ async def make_accounts(database: Database, accounts: Accounts) -> None:
         try:
             await accounts.make(site.account, first_page(site.domain))
         except AccountError:
-            continue  # Its step tries again, and says why.
+            continue  # The site's own step tries again, and reports the reason.
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class SitesRecovery:
                 hint="Each step says why. Run the recovery again: it retries those.",
             )
 
-        # Once, though the job may be ordered again: the mark and the event are one transaction.
+        # Sent only once, even if the job is ordered again: the mark and the event are written in one transaction.
         async def tell(tx: Transaction) -> None:
             if await write_told(tx):
                 await emit(tx, WebhookEvent.RECOVERY_COMPLETED, data={"sites": len(rows)})
@@ -138,13 +138,13 @@ class SitesRecovery:
         database = self.tools.database
         site_id = await database.fetchval("SELECT id FROM sites WHERE number = $1", number)
         site = await read_site(database, site_id) if site_id is not None else None
-        # Deleted since, or restored by an earlier attempt of which only the end was lost.
+        # The site was deleted since, or an earlier attempt has restored it and only its end was lost.
         if site is None or site.id not in await unfinished(database):
             await run.log("There is nothing left to do.")
             return
         try:
             backup_at = await self._bring_back(run, site)
-        except Exception as error:  # A defect that one site meets fails its step, and not those of all others.
+        except Exception as error:  # A defect with one site fails only that site's step.
             failure = _failure(error)
             if failure.code is ErrorCode.INTERNAL:
                 log.exception("recovery.site_crashed", job_id=run.id, site_id=str(site.id))
@@ -163,7 +163,7 @@ class SitesRecovery:
         repository_id = await self.tools.database.fetchval(
             "SELECT id FROM backup_repositories WHERE site_id = $1", site.id
         )
-        # Databases and users of the records, empty yet, so that the backup has something to be loaded into.
+        # Create the recorded databases and users, still empty, so that the backup can be loaded into them.
         await self.databases.agree(site.id)
         made_at: datetime | None = None
         if repository_id is not None:
@@ -198,7 +198,8 @@ class SitesRecovery:
             except ServiceError as error:
                 await run.log(f"{target.name}: {error.message}")
                 failures.append(error)
-        # That of the manifest's target: it was reached when the manifest was read.
+        # The failure of the manifest's own target is reported, because this target was reachable when the manifest was
+        # read.
         if failures:
             raise failures[0]
         raise not_found("There is no target that backups were copied to.")
@@ -210,7 +211,8 @@ class SitesRecovery:
         await require_mounted(tools.database, target)
         local = await tools.local(run, repository, create=True)
         remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
-        # restic takes credentials from the environment of the destination repository only; here the source needs them.
+        # restic takes credentials from the environment of the destination repository only; here the source repository
+        # needs credentials.
         reaching = Repository(local.location, local.password_file, remote.options, remote.environment)
         there = await restic.snapshots(program, remote)
         here: list[Snapshot] = []
@@ -218,7 +220,8 @@ class SitesRecovery:
             await restic.unlock(program, local)
             here = await restic.snapshots(program, local)
         else:
-            # A core that was killed may have left half a repository: without its config it cannot be opened.
+            # A core that was killed may have left an incomplete repository, which cannot be opened without its config
+            # file.
             await trio.to_thread.run_sync(partial(remove_tree, local.location, ignore_errors=True))
             await restic.init(program, reaching, remote)
         newest = next((each for each in wanted if ids_of(there, each) or ids_of(here, each)), None)
@@ -227,7 +230,7 @@ class SitesRecovery:
         if newest != wanted[0]:
             await run.log(f"The newest backup of {repository.domain} is not at {target.name}; an older one is used.")
         await self._copy(run, remote, reaching, newest, there, here)
-        # The site can come back with the newest alone, so an older one that fails is only reported.
+        # The newest backup suffices to restore the site, so a failure to copy an older one is only reported.
         for older in wanted[wanted.index(newest) + 1 :]:
             try:
                 await self._copy(run, remote, reaching, older, there, here)
@@ -247,7 +250,7 @@ class SitesRecovery:
         here: Sequence[Snapshot],
     ) -> None:
         snapshots = ids_of(there, backup_id)
-        # Counted, not only looked for: a core that was killed may have copied one of a backup's two snapshots.
+        # Their number is compared, because a core that was killed may have copied only one of a backup's two snapshots.
         if len(ids_of(here, backup_id)) >= len(snapshots):
             return
         await self.tools.restic.copy(run.program, remote, local, snapshots)

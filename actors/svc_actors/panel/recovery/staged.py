@@ -61,7 +61,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 class Order(BaseModel):
     """`target_id` is what the lost server called the target; `settings` and `secret` are how this one reaches it."""
 
-    # The lost server's own settings are not used: a mount or an address may be another one from here.
+    # The settings of the lost server are not used: its mounts or addresses may be different ones on this server.
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     manifest: Manifest
@@ -85,7 +85,7 @@ class Staged:
         return self.folder.exists()
 
     def write(self, order: Order, dump: bytes) -> None:
-        # A folder under its final name is complete, and so makes this server another one at the next start.
+        # A folder under its final name is complete: with it, this server becomes the other server at its next start.
         new = self.folder.with_name("staged.new")
         remove_tree(new, ignore_errors=True)
         new.parent.mkdir(mode=0o700, exist_ok=True)
@@ -138,7 +138,7 @@ async def become_staged(
         return None
     order = await trio.to_thread.run_sync(staged.order)
     key = bytes.fromhex(order.manifest.sealing_key)
-    # Killed at any point from here on: the database is dropped and loaded again.
+    # If the process is killed anywhere below, the next start drops the database and loads it again.
     async with Database.open(urls.owner, size=1, application_name="svc recovery") as owner:
         await owner.execute("DROP OWNED BY CURRENT_USER CASCADE")
     await load(urls.owner, staged.dump())
@@ -149,10 +149,11 @@ async def become_staged(
         )
     if isinstance(order.settings, LocalSettings):
         await trio.to_thread.run_sync(marker_of(order.target_id, order.settings.path).touch)
-    # After the database: with the new key and the old database none of its secrets would open. A kill in between is
-    # mended by the next start, which takes the key from the order.
+    # The key is written after the database: with the new key and the old database none of the old secrets would open.
+    # If the process is killed in between, the next start repairs that, because it takes the key from the order.
     await trio.to_thread.run_sync(staged.put_key, key)
-    # This database is another one on purpose: without this the start would take it for one that stepped back.
+    # This database differs from the former one on purpose: with the old marks, the start would take it for a database
+    # that has stepped back.
     await trio.to_thread.run_sync(forget_marks, data_dir)
     await trio.to_thread.run_sync(staged.remove)
     log.info("recovery.became", hostname=order.manifest.hostname, taken_at=order.manifest.taken_at.isoformat())
@@ -163,12 +164,13 @@ async def _begin(
     tx: Transaction, order: Order, data_dir: Path, sealer: Sealer, addresses: Sequence[IPv4Address | IPv6Address]
 ) -> None:
     """Adapts the lost server's records to this server, before anybody is served."""
-    # Jobs that ran or waited on the lost server would start here, against sites that have no files yet.
+    # Jobs that were running or queued on the lost server are ended: otherwise they would start here, on sites that have
+    # no files yet.
     manifest = order.manifest
     await end_all(tx)
     server = Target("server", manifest.install_id, manifest.hostname)
     await audit.record(tx, service_itself("recovery.run"), server, {"taken_at": manifest.taken_at.isoformat()})
-    # The lost server may itself have had an order to become another one.
+    # The lost server may itself have had an order to become another server.
     await remove_order(tx)
     await write_target(tx, sealer, order.target_id, order.settings, order.secret)
     await serve_all_anew(tx)

@@ -62,7 +62,8 @@ class RecoveryRun:
         if kept is None:
             raise not_found("The manifest is no longer at the target; nothing was changed.")
         opened = await open_manifest(self.remote, target, kept, order.recovery_key(self.remote.sealer))
-        # In memory between the steps: it holds every secret of a server, and a core that restarts fails the job anyway.
+        # Kept in memory between the steps: the manifest contains every secret of a server, and a restart of the core
+        # fails the job anyway.
         self._opened[run.id] = target, opened
         manifest = opened.manifest
         await run.log(
@@ -72,7 +73,7 @@ class RecoveryRun:
 
     async def put_in_place(self, run: JobRun) -> None:
         target, opened = self._opened.pop(run.id)
-        # Again: a site may have been created since the order.
+        # Checked again, because a site may have been created since the order.
         await require_new(self.database)
         order = Order(
             manifest=opened.manifest,
@@ -82,8 +83,8 @@ class RecoveryRun:
         )
         await run.log(f"The panel opens again as {opened.manifest.hostname}; a separate job restores its sites.")
         staged = Staged(self.data_dir)
-        # The last act of the job: if it failed or was cancelled after it, the server would become another one at its
-        # next start.
+        # This is the last act of the job: if the job could fail or be cancelled after it, the server would still become
+        # the other one at its next start.
         try:
             await trio.to_thread.run_sync(staged.write, order, opened.dump)
         except OSError as error:

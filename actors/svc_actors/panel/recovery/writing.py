@@ -44,11 +44,11 @@ from svc_actors.store import Database, DumpError, Transaction
 from svc_common.errors import ServiceError, conflict
 
 ROUND_SECONDS: Final = 60.0
-"""Changes within one round are one manifest."""
-# A target that failed is tried again after this: each try is a dump of the database and a restic over the network.
+"""Seconds between rounds: all changes within one round lead to one manifest."""
+# The pause before a failed target is tried again: each attempt dumps the database and runs restic over the network.
 AGAIN: Final = timedelta(minutes=5)
 DAILY: Final = timedelta(hours=24)
-# A daily manifest that is two hours late. From here on its alert is critical.
+# The age of a daily manifest that is two hours late. From then on its alert is critical.
 TOO_OLD: Final = timedelta(hours=26)
 KIND: Final = "recovery.manifest"
 KEY_ALERT: Final = "recovery-key"
@@ -58,8 +58,8 @@ WITHOUT: Final = (
     *("mails", "alerts_mailed", "webhook_deliveries", "job_lines", "database_exports", "file_uploads"),
     *("imports", "import_sites", "health_checks", "health_events", "update_looks", "update_runs"),
 )
-"""Tables whose rows are in no manifest: long and only read to look back (audit, log lines, events), void on another
-server (sessions, links), or sent twice if they were (mails, webhooks)."""
+"""Tables whose rows are in no manifest. They are long and only read to look back (audit, log lines, events), or have no
+use on another server (sessions, links), or would be sent a second time (mails, webhooks)."""
 
 Dump = Callable[[Callable[[bytes], None], Sequence[str]], Awaitable[None]]
 """Dumps the panel's database in pieces, without the rows of some tables."""
@@ -97,7 +97,7 @@ class Manifests:
             row = rows.get(target.id)
             if row is None:
                 return True
-            # The state of a failed attempt is not stored, so it stays due; only the pause counts.
+            # After a failed attempt the state is not stored, so the target stays due; only the pause has to pass.
             if row["error"] is not None:
                 return bool(now - row["tried_at"] >= AGAIN)
             return bool(row["state"] != state or now - row["written_at"] >= DAILY)
@@ -126,7 +126,8 @@ class Manifests:
         """The reasons of the targets that failed."""
         failed: dict[UUID, str] = {}
         async with self._one:
-            # Before the database is dumped: a change meanwhile gives another state, and another manifest.
+            # Read before the database is dumped: if a change comes in between, the state differs afterwards, and
+            # another manifest is written.
             state = await change_state(self.database)
             try:
                 manifest, dump = await self._make()
@@ -137,7 +138,7 @@ class Manifests:
                 return failed
             data_key = key.data_key(self.sealer)
             for target in targets:
-                # One dump for all, sealed for each: a manifest says itself which target it was written to.
+                # All targets get the same dump, but each its own sealed manifest, which names its target.
                 own = manifest.model_copy(update={"target_id": target.id})
                 kept = StoredManifest(
                     "", own.install_id, own.hostname, own.taken_at, fingerprint_of(data_key), target.id
@@ -162,7 +163,8 @@ class Manifests:
             "SELECT component, max(number) AS number FROM schema_migration GROUP BY 1"
         )
         pieces: list[bytes] = []
-        # Read apart from the dump, and so maybe a moment older. It is for discovery; a recovery goes by the dump.
+        # Read separately from the dump, and so perhaps a moment older. This list is for discovery; a recovery uses the
+        # dump.
         sites = await self._sites()
         await self.dump(pieces.append, WITHOUT)
         dump = b"".join(pieces)
@@ -226,7 +228,8 @@ class Manifests:
         log.warning("recovery.manifest_failed", target=target.name, error=why)
 
     async def _judge_key(self, tx: Transaction, wanted: bool) -> None:
-        # Without targets there is nothing to open. The alert of a removed target would never be closed by a write.
+        # `wanted` is false without targets, because there is nothing to open then. The alerts of removed targets are
+        # closed here, because no write to them will do it.
         message = (
             "There is no recovery key: backups are copied elsewhere, and nobody can open them once this server is lost."
         )
@@ -241,5 +244,5 @@ def manifest_job() -> NewJob:
 
 def sealing_key_of(folder: Path) -> Callable[[], bytes]:
     """Reads the key that the database's secrets are sealed under."""
-    # Read when a manifest is made, and not kept in memory for it.
+    # Read each time a manifest is made, so that the key need not be kept in memory.
     return (folder / "secret.key").read_bytes

@@ -25,7 +25,7 @@ SIGNED_AS: Final = b"svc-panel-release-v1\n"
 FILE: Final = "svc-panel.release"
 KEYS_FILE: Final = "release-keys.pem"
 MOST_BYTES: Final = 2 << 30
-"""Of an archive, packed or unpacked."""
+"""The most bytes of an archive, packed or unpacked."""
 _KEY: Final = re.compile(r"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$", max_length=32)]

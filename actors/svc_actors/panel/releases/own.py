@@ -22,7 +22,7 @@ PACKAGE_FOLDER: Final = Path("/usr/lib/svc/panel")
 SWITCH_UNIT: Final = "svc-panel-switch.service"
 _SECONDS: Final = 30.0
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Debian's names of the kernel's machine types."""
+"""Debian's architecture names for the kernel's machine types."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class OwnRelease:
 
 def this_release() -> OwnRelease | None:
     """None if the panel was not installed from its package: then there is nothing to switch."""
-    folder = Path(sys.path[0])  # Where /usr/bin/svc has found the release.
+    folder = Path(sys.path[0])  # The folder in which /usr/bin/svc has found the release.
     releases = Releases(ROOT, PACKAGE_FOLDER)
     if folder == PACKAGE_FOLDER:
         name = PACKAGE

@@ -12,11 +12,11 @@ from svc_actors.store import Queryable, Record, Transaction
 class RunState(StrEnum):
     PREPARING = "preparing"
     REFUSED = "refused"
-    """Its job ended before the trial: nothing was switched."""
+    """The run's job ended before the trial: the release was not switched."""
     TRIAL = "trial"
     KEPT = "kept"
     RETURNED = "returned"
-    """It was tried, and the previous release runs again."""
+    """The release was tried, and the previous release runs again."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _put(entries: tarfile.TarFile, entry: tarfile.TarInfo, part: Path) -> None:
         mode = 0o755 if entry.mode & 0o100 else 0o644
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             shutil.copyfileobj(content, file)
-        # Python compares the mtime to decide whether a .pyc belongs to this file.
+        # The modification time is restored because Python uses it to decide whether a .pyc belongs to this file.
         os.utime(path, (entry.mtime, entry.mtime))
     else:
         raise ReleaseError(f"the archive has {entry.name!r} in it, which is neither a file nor a folder")

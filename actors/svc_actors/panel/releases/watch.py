@@ -50,7 +50,7 @@ class ReleaseWatch:
         if outcome is None or outcome.job != last.job_id:
             if own.releases.ordered() or own.releases.trial() is not None:
                 return
-            # Its files are gone, or no program has taken the order.
+            # There is no outcome and no order: the trial's files are gone, or no program has taken the order.
             kept = own.name == last.release
             reason = None if kept else "it was not tried: the program that switches releases did not start"
             outcome = Outcome(last.job_id, last.release, last.before, kept, reason)

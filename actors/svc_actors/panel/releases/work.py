@@ -44,9 +44,10 @@ STEPS: Final = ("look", "fetch", "unpack", "check", "try")
 _CHECK_SECONDS: Final = 120.0
 _MOST_VISITED: Final = 100
 _SPARE_BYTES: Final = 256 << 20
-"""Bytes to leave free besides the release's own: a full disk would stop everything else that writes."""
+"""Bytes that must stay free in addition to the release's own size: a full disk would stop everything else that
+writes."""
 _JOBS_SECONDS: Final = 600.0
-"""How long to wait for other jobs, which end with the core."""
+"""How long to wait for other jobs, which would be interrupted when the core ends."""
 _PAUSE: Final = 1.0
 
 
@@ -120,7 +121,8 @@ class ReleaseWork:
         except ReleaseError as error:
             await run.transact(partial(write_look, error=f"{error}."))
             if run.parameters.get("daily"):
-                # The failure is recorded and shown: a look that no person has ordered does not fail every day.
+                # The failure is recorded and shown. The daily look was not ordered by a person, so its job does not
+                # fail every day.
                 await run.log(f"The offered release could not be determined: {error}.")
                 return
             raise unavailable(f"The offered release could not be determined: {error}.") from error
@@ -200,7 +202,8 @@ class ReleaseWork:
             tuple(row["domain"] for row in sites),
         )
         await run.log("The trial starts now: this core ends. `svc update panel show` says whether it was kept.")
-        # Order before recording: a recorded trial without an order would look like one that was never taken.
+        # The order is written before the record: a recorded trial without an order would look like an order that no
+        # program has taken.
         own.releases.order(trial)
         await run.transact(partial(write_trial, job_id=run.id))
         try:
@@ -248,7 +251,7 @@ class ReleaseWork:
             while True:
                 if not await others():
                     return
-                await trio.sleep(_PAUSE)  # Those jobs belong to other queues, which do not signal their ends here.
+                await trio.sleep(_PAUSE)  # The jobs belong to other queues, which do not signal their ends here.
         raise conflict(
             f"Other jobs were still running after {_JOBS_SECONDS / 60:g} minutes, and would end with this core. The "
             "release is prepared but was not tried.",

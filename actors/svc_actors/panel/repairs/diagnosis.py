@@ -23,10 +23,11 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_common.errors import ServiceError, conflict, rate_limited
 
 LOOK_SECONDS: Final = 1.6
-"""Per part. Once its turn has come an answer takes two seconds, including its way through the service."""
+"""Seconds for each part. Once a diagnosis has its turn, the answer takes two seconds, including its way through the
+service."""
 _AT_ONCE: Final = 4
 _WAIT_SECONDS: Final = 10.0
-"""How long to wait for a turn."""
+"""How long a caller waits for a turn."""
 _MOST_FINDINGS: Final = 20
 _LOOKED_AT: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 
@@ -35,7 +36,7 @@ class CheckState(StrEnum):
     HEALTHY = "healthy"
     FAULTY = "faulty"
     UNKNOWN = "unknown"
-    """It could not be checked, or not in time."""
+    """The part could not be checked, or not in time."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,20 @@ class _Look:
     """The next check of a site, shared by all callers until it starts."""
 
     site: SiteRow
-    """As the last caller read it."""
+    """The site as the last caller has read it."""
     begun: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
     found: list[Checked] | None = None
-    """None if the caller that ran it was cancelled or failed."""
+    """Stays None if the caller that ran the check was cancelled or failed."""
 
 
 class Diagnosis:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._next: dict[tuple[UUID, UUID | str], _Look] = {}
-        """By site and whose turn it waits for."""
+        """The next checks, by the site and by the owner or operator for whose turn the check waits."""
         self._turns = WeakValueDictionary[UUID | str, trio.Lock]()
-        """By owner or operator, for as long as a caller has the turn or waits for it."""
+        """Locks by owner or operator; each exists as long as a caller has this turn or waits for it."""
         self._all = trio.CapacityLimiter(_AT_ONCE)
 
     async def of(self, site: SiteRow, operator: str | None = None) -> list[Checked]:

@@ -25,7 +25,7 @@ class Permissions:
             found = await self._accounts.wrong_rights(site.account, self._niceness)
             if lost := [wrong.words for wrong in found if wrong.lost]:
                 raise conflict(f"Nothing was repaired. {lost[0]}", hint="Restoring a backup creates the folder again.")
-            # Its user, group and folders, as at its creation, but without the first page.
+            # Create the user, the group and the folders again as when the site was created, but without the first page.
             await self._accounts.make(site.account, None)
             await self._accounts.mend_rights(site.account)
         except AccountError as error:

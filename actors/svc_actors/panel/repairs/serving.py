@@ -58,7 +58,7 @@ class Configuration:
     async def mend(self, site: SiteRow) -> None:
         pool = _pool(site)
         if pool is not None and not await self._php.is_current(pool):
-            # The running master may have read the wrong configuration: restart it.
+            # The running PHP master may have read the wrong configuration, so it is restarted.
             await _restart_php(self._actors, site)
         else:
             await finished(self._actors.ref(Site, str(site.id)).ask(Site.serve_again))

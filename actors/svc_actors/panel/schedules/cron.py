@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 LONGEST: Final = 100
-"""Characters of an expression."""
+"""The most characters of an expression."""
 _MOST_DAYS: Final = 8 * 366 + 1
-"""Two 29ths of February can be eight years apart, since 2100 is not a leap year."""
+"""The most days until the next match: two 29ths of February can be eight years apart, since 2100 is not a leap year."""
 _LONGEST_CHANGE: Final = timedelta(hours=3)
-"""The largest change of a clock; more than in any zone since 2012."""
+"""The largest change of a clock that is expected; no zone has had a larger one since 2012."""
 
 
 class BadCronError(ValueError):
@@ -57,12 +57,12 @@ class Cron:
     minutes: Sequence[int]
     hours: Sequence[int]
     days: frozenset[int]
-    """Of the month."""
+    """Days of the month."""
     months: frozenset[int]
     weekdays: frozenset[int]
     """0 is Sunday."""
     either_day: bool
-    """Both day fields are restricted, and a match of one is enough."""
+    """True if both day fields are restricted: then a match of one of them is enough."""
 
     @classmethod
     def parse(cls, text: str) -> Cron:
@@ -114,7 +114,8 @@ def next_time(cron: Cron, zone: ZoneInfo, after: datetime) -> datetime | None:
     start = after.astimezone(zone).replace(tzinfo=None) - _LONGEST_CHANGE
     latest: datetime | None = None
     for wall in cron.times_from(start):
-        # Wall times are in order; so are the moments that they mean, except around a change of the clock.
+        # Wall times come in order, and so do the moments for which they stand, except around a change of the clock. So
+        # the search goes on for the length of such a change after the first match.
         if latest is not None and wall > latest:
             break
         for moment in _moments(wall, zone, twice=cron.every_hour):
@@ -129,7 +130,7 @@ def _moments(wall: datetime, zone: ZoneInfo, *, twice: bool) -> Iterator[datetim
     yield first
     if twice:
         second = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-        # For a skipped time this moment would come before the first.
+        # If the wall time was skipped, `fold=1` gives a moment before the first one; it does not count.
         if second > first:
             yield second
 
@@ -146,10 +147,10 @@ def _part(field: _Field, part: str) -> range:
     if step == 0:
         raise BadCronError(f"{field.name}: a step is 1 or more")
     if found["all"]:
-        # 7 is Sunday again, which a step must not count twice.
+        # The field ends at 7, which is Sunday again: a step must not count Sunday twice.
         return range(field.first, (6 if field.last == 7 else field.last) + 1, step)
     low = _number(field, found["low"])
-    # A step after a single number starts there.
+    # A step after a single number: the range starts there and goes to the end.
     high = _number(field, found["high"]) if found["high"] else field.last if found["step"] else low
     if high < low:
         raise BadCronError(f"{field.name}: {part!r} ends before it starts")

@@ -18,7 +18,7 @@ CHANNEL: Final = "schedules"
 """Announced when the scheduler should look at a changed schedule or run."""
 MOST_OF_A_SITE: Final = 50
 KEPT_RUNS: Final = 50
-"""Ended runs per schedule."""
+"""How many ended runs are kept of each schedule."""
 
 
 class ScheduleKind(StrEnum):
@@ -35,13 +35,13 @@ class RunStatus(StrEnum):
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     STOPPED = "stopped"
-    """The site was suspended or deleted meanwhile."""
+    """The site was suspended or deleted during the run."""
     SKIPPED = "skipped"
-    """The previous run had not ended."""
+    """Not started, because the previous run had not ended."""
     MISSED = "missed"
-    """The core was down when it was due."""
+    """Not started, because the core was down when the run was due."""
     INTERRUPTED = "interrupted"
-    """The core ended meanwhile."""
+    """The core ended during the run."""
 
 
 @dataclass(frozen=True)

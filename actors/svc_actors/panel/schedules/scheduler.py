@@ -51,13 +51,14 @@ from svc_webhost.site_tasks import MARK, Interpreter, SiteScript, SiteTasks, Sit
 LATE: Final = timedelta(minutes=10)
 MOST_AT_ONCE: Final = 32
 MOST_OF_AN_OWNER: Final = 4
-"""Concurrent runs; more wait, so that at midnight no single customer takes the server from the others."""
+"""The most concurrent runs of one owner; further runs wait. So at midnight no customer takes the whole server from the
+others."""
 LONGEST_OUTPUT: Final = 32 * 1024
-"""Characters of a run's output that are kept: the last ones."""
+"""How many characters of a run's output are kept: the last ones."""
 MOST_OUTPUT: Final = 16 * 1024 * 1024
-"""Characters: a run that writes more is stopped. All output passes through the core, which has other work."""
+"""A run that writes more characters is stopped: all output passes through the core, which has other work."""
 _LONGEST_LOOK: Final = 30.0
-"""Most seconds between two looks: an announcement may be lost with the process that wrote it."""
+"""The most seconds between two looks: an announcement may be lost with the process that made it."""
 _NOT_RECORDED: Final = "The service could not record this run or its output; its log has the cause."
 _AT_A_TIME: Final = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -99,7 +100,7 @@ class _Output:
 
     async def add(self, lines: list[str]) -> None:
         for line in lines:
-            # PostgreSQL's texts cannot hold NUL.
+            # PostgreSQL's text type cannot contain NUL characters.
             kept = line.replace("\0", "\N{REPLACEMENT CHARACTER}")[-LONGEST_OUTPUT + 1 :]
             self.lines.append(kept)
             self.size += len(kept) + 1
@@ -225,7 +226,7 @@ class Scheduler:
         try:
             status, exit_status = await self._run_one(queued, output)
             await self._write_ended(queued, status, exit_status, str(output))
-        except Exception:  # A run that cannot be recorded ends alone: an exception here would end all schedules.
+        except Exception:  # Only this run fails to be recorded: an exception raised here would end all schedules.
             log.exception("schedule.run_not_recorded", schedule_id=str(queued.schedule.id), run=queued.run_id)
             await self._end_without_output(queued, status, exit_status)
         finally:
@@ -234,7 +235,7 @@ class Scheduler:
     async def _run_one(self, queued: _Begun, output: _Output) -> tuple[RunStatus, int | None]:
         with queued.scope:
             async with self._places_of[queued.site.owner_id], self._places:
-                # Read again: it may have waited an hour for its place.
+                # Read again, because the run may have waited an hour for its place.
                 begun = await self._read_again(queued)
                 if begun is not None and await self._store(lambda tx: write_started(tx, begun.run_id, self._clock())):
                     return await self._outcome(begun, output)
@@ -246,7 +247,7 @@ class Scheduler:
         while True:
             try:
                 return await self._write_ended(queued, status, exit_status, _NOT_RECORDED)
-            except Exception:  # As above.
+            except Exception:  # Not raised, for the same reason as in `_carry_out`.
                 log.exception("schedule.end_not_recorded", schedule_id=str(queued.schedule.id), run=queued.run_id)
             await trio.sleep(_LONGEST_LOOK)
 
@@ -344,7 +345,7 @@ async def _decide_one(tx: Transaction, schedule_id: UUID, now: datetime) -> None
     try:
         following = schedule.next_after(now)
     except BadCronError as error:
-        # A time zone that this server no longer has.
+        # The schedule's time zone no longer exists on this server.
         log.warning("schedule.unreadable", schedule_id=str(schedule_id), error=str(error))
         following = None
     await update_due(tx, schedule, following)

@@ -17,7 +17,7 @@ from svc_webhost.launcher import Limits
 from svc_webhost.sftp import AccessKind, SftpLogin
 
 MOST_LOGINS: Final = 20
-"""Per site."""
+"""The most logins of a site."""
 _COLUMNS: Final = """sftp_accounts.id, sftp_accounts.site_id, sftp_accounts.name, sftp_accounts.folder,
     sftp_accounts.password_hash, sftp_accounts.keys, sftp_accounts.created_at, sftp_accounts.kind, sites.number,
     sites.owner_id"""

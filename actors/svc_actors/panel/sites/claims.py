@@ -22,7 +22,7 @@ from svc_actors.store import Transaction
 from svc_common.errors import conflict, not_found
 
 MOST_NAMES: Final = 100
-"""Per site."""
+"""The most names of a site."""
 
 
 async def claim(
@@ -56,7 +56,8 @@ async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
     names = [SiteName(row["name"], row["registrable"]) for row in rows]
     await _lock(tx, (name.registrable for name in names))
     await _require_own(tx, owner_id, names, but=site.id)
-    # A zone is removed when its owner has no site in it; only the site's old owner had sites in these.
+    # These zones contain only names of this site's former owner: a zone is removed once its owner has no site in it. So
+    # they move to the new owner with the site.
     await tx.execute(
         "UPDATE dns_zones SET owner_id = $1 WHERE owner_id = $2 AND name = ANY($3)",
         owner_id,

@@ -25,12 +25,12 @@ from svc_webhost.php.pool import KIND as PHP
 
 ROUND_SECONDS: Final = 15.0
 WINDOW_SECONDS: Final = 180.0
-"""Several times the longest pause before a restart (30 s)."""
+"""Several times the longest pause before a restart, which is 30 s."""
 MANY: Final = 3
 _ALERTS: Final = "crashes:"
 _OF_A_SITE: Final = re.compile(r"site-(?P<number>[0-9]+)-(?P<kind>[a-z]+-)?.*")
 _KINDS: Final = {PHP: "PHP", APP: "The application"}
-"""Kinds of site programs that are watched: a shell ends as its user likes."""
+"""The kinds of site programs that are watched. Shells are not: a user may end one at any time."""
 
 
 class CrashWatch:
@@ -42,9 +42,9 @@ class CrashWatch:
         self._clock = clock
         self._restarts: Mapping[ServiceName, int] = {}
         self._ends: dict[ServiceName, list[float]] = {}
-        """Times of the ends within the window."""
+        """The times within the window at which each program has ended."""
         self._told: set[ServiceName] | None = None
-        """Programs with an open alert; None until it is known."""
+        """Programs with an open alert; None until they are read from the database."""
 
     async def round(self) -> None:
         """Raises `LauncherError`, and what the database raises."""
@@ -52,10 +52,11 @@ class CrashWatch:
         now = self._clock()
         if self._told is None:
             self._told = await _told(self._database)
-            # An earlier core counted the ends, but their times are lost.
+            # The ends of these programs were counted by an earlier core, but their times are lost: one end counts as of
+            # now.
             self._ends = {name: [now] for name in self._told}
         for name, count in restarts.items():
-            # The times of a new program's earlier ends are unknown, so they do not count.
+            # For a program seen for the first time, the times of its earlier ends are unknown, so they do not count.
             more = min(max(count - self._restarts.get(name, count), 0), MANY)
             self._ends[name] = [*self._ends.get(name, ()), *[now] * more]
         self._restarts = restarts

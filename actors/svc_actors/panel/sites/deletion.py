@@ -39,9 +39,9 @@ STEPS: Final = (
     "remove_record",
 )
 FINAL_BACKUP: Final = "final_backup"
-"""The first step, unless the caller declines it: nothing is lost if it fails."""
+"""The first step, unless the caller declines it. If the backup fails, nothing was deleted yet."""
 _ORDERED_AT: Final = "ordered_at"
-"""For a job that continues an interrupted one: when the deletion was ordered."""
+"""The parameter of a job that continues an interrupted one: when the deletion was ordered."""
 IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
 
 
@@ -131,8 +131,8 @@ class SiteDeletion:
     async def stop_serving(self, run: JobRun) -> None:
         site = await self._site(run)
         try:
-            # Through the site's actor, which alone updates the web server: so no concurrent change serves the site
-            # again.
+            # Done by the site's actor, which is the only one that changes how the web server serves the site: so no
+            # concurrent change serves it again.
             await finished(self._actors.ref(Site, str(site.id)).ask(Site.stop_serving))
         except DeliveryError as error:
             raise _not_removed(error) from error

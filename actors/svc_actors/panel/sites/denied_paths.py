@@ -11,7 +11,7 @@ from svc_common.errors import conflict, not_found, wrong_field
 from svc_webhost.accepted import is_denied_pattern
 
 MOST_DENIED: Final = 100
-"""Per site: each pattern is compared with the path of every request."""
+"""The most denied paths of a site: each pattern is compared with the path of every request."""
 
 
 async def add_denied_path(tx: Transaction, site: SiteRow, pattern: str) -> UUID:

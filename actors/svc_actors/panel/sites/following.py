@@ -20,5 +20,5 @@ async def whenever_sites_change(events: EventLog, seconds: float, work: Callable
                 async for event in changes:
                     if event.kind == PanelEvent.SITE:
                         break
-            # Sites change in bursts: take all events that have come by now at once.
+            # Sites change in bursts, so all events that have come by now are taken at once.
             changes.ready(1000)

@@ -29,9 +29,9 @@ _LOCAL: Final = frozenset({"localhost", "local", "invalid", "onion", "arpa", "al
 @dataclass(frozen=True)
 class SiteName:
     name: str
-    """Lower case, in the ASCII form."""
+    """The name in lower case and in its ASCII form."""
     registrable: str
-    """The part of it that is registered: one label below a public suffix."""
+    """The part of the name that was registered: one label below a public suffix."""
 
 
 def site_name(text: str) -> SiteName:

@@ -38,7 +38,8 @@ ROUND_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 600.0
 """The php-fpm master of a site without visitors ends after this time."""
 GRACE_SECONDS: Final = 60.0
-"""An upload that the web server is still receiving goes to the program that was there when the upload started."""
+"""How long an old program stays: an upload that the web server is still receiving will go to the program that ran when
+the upload started."""
 _AT_ONCE: Final = 4
 _ALERTS: Final = "php:site:"
 
@@ -51,10 +52,10 @@ class SitePrograms:
         self._php = php
         self._woken = trio.Event()
         self._unneeded: dict[ServiceName, float] = {}
-        """Since when, on Trio's clock."""
+        """Programs that are not needed, each with the time since when, on Trio's clock."""
         self._stopping: set[ServiceName] = set()
         self._changing: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
-        """Keeps starts and stops of one service apart."""
+        """One lock per service, so that it is never started and stopped at the same time."""
 
     async def start(self, site: SiteRow) -> None:
         """Start the site's wanted pool, and wait until it answers. May be repeated. Raises `unavailable`."""
@@ -95,7 +96,7 @@ class SitePrograms:
             await self._round(nursery)
 
     async def _round(self, nursery: trio.Nursery) -> None:
-        # Snapshot taken first: the listing may still include services that have stopped.
+        # Copied before the listing, which may still contain services that stop in the meantime.
         stopping = frozenset(self._stopping)
         try:
             running = await self._php.running()
@@ -148,20 +149,21 @@ class SitePrograms:
         number = number_of(name)
         try:
             async with self._changing[name]:
-                # It may be wanted again by now, for example if its site was suspended for a moment.
+                # Read again: the program may be needed again by now, for example if its site was suspended only for a
+                # moment.
                 row = await self._database.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE number = $1", number)
                 sites = {} if row is None else {row["number"]: as_site(row)}
                 wanted, unknown = _wanted(sites)
                 if name in wanted or not _may_stop(name, sites, unknown):
                     return
                 if row is None and number is not None:
-                    # Started by a caller that had read the site's record before its removal, so its files were created
-                    # again.
+                    # The site is gone. The program was started by a caller that had read the site's record before its
+                    # removal, so the program's files were created again.
                     await self._php.remove(SiteAccount(number))
                 else:
                     await self._php.stop(name)
         except PhpError as error:
-            # The next round retries.
+            # The next round tries again.
             log.warning("php.not_stopped", service=name, reason=str(error))
         finally:
             self._stopping.discard(name)
@@ -193,7 +195,7 @@ def _may_stop(name: ServiceName, sites: Mapping[int, SiteRow], unknown: Mapping[
     site = sites.get(number_of(name) or 0)
     if site is None:
         return True
-    # Its actor is about to have it served.
+    # The site's actor is about to have the site served.
     under_way = site.status is SiteStatus.CREATING or site.served < site.wanted
     return not under_way and site.number not in unknown
 

@@ -15,9 +15,9 @@ from svc_common.errors import conflict, not_found, wrong_field
 from svc_webhost.nginx import ProtectedPath
 
 MOST_PROTECTED: Final = 50
-"""Per site: each is compared with the path of every request."""
+"""The most protected paths of a site: each is compared with the path of every request."""
 MOST_LOGINS: Final = 100
-"""Per path."""
+"""The most logins of a protected path."""
 
 
 @dataclass(frozen=True)

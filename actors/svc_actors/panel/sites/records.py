@@ -40,9 +40,9 @@ class SiteRow:
     force_https: bool
     wanted: int
     served: int
-    """The `wanted` that the web server took last."""
+    """The value of `wanted` that the web server has applied last."""
     php: Mapping[str, Any]
-    """As `sites.php` reads it; empty for a site without PHP."""
+    """The value of `sites.php`; empty for a site without PHP."""
     limits: Limits
     staging_of: UUID | None = None
     """The live site of a staging copy, which may have been deleted."""

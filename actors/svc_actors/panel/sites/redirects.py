@@ -11,7 +11,7 @@ from svc_common.errors import conflict, not_found, wrong_field
 from svc_webhost.nginx import CHALLENGES, PathRedirect
 
 MOST_REDIRECTS: Final = 500
-"""Per site: each is a location in the web server's configuration."""
+"""The most redirects of a site: each is a location in the web server's configuration."""
 
 
 async def add_redirect(tx: Transaction, site: SiteRow, path: str, target: str, status: int, *, below: bool) -> UUID:

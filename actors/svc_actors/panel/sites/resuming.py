@@ -21,14 +21,15 @@ from svc_common.errors import ServiceError
 
 RESUME_SECONDS: Final = 30.0
 _AT_ONCE: Final = 20
-"""The web server merges concurrent changes."""
+"""How many sites are resumed at once: the web server merges concurrent changes."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.sites")
 
 
 async def resume_sites(database: Database, actors: ActorSystem) -> None:
     """One round."""
-    # An uninstalled WordPress is left to its job, which continues after a restart of the core by itself.
+    # A site whose WordPress is not installed yet is left out: its creation job continues by itself after a restart of
+    # the core.
     rows = await database.fetch(
         """SELECT id FROM sites WHERE (status = 'creating' OR served < wanted) AND status <> 'deleting'
                AND NOT (status = 'creating' AND EXISTS (
@@ -50,7 +51,7 @@ async def follow(actors: ActorSystem, site_ids: Iterable[UUID]) -> None:
                 await soon(site.ask(Site.build))
                 await soon(site.ask(Site.follow))
             except DeliveryError:
-                return  # An actor that crashed has raised its alert; the next round asks again.
+                return  # The actor has crashed and raised its alert; the next round asks it again.
             except ServiceError as error:
                 log.warning("site.not_resumed", site=site_id, error=error.message)
 

@@ -33,9 +33,8 @@ from svc_webhost.nginx import (
 )
 from svc_webhost.php import socket_of
 
-"""The types that `_serves` knows."""
 STAGING_LOGIN: Final = "staging"
-"""Login of a staging copy's password."""
+"""The login that goes with a staging copy's password."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
 
 
@@ -57,7 +56,7 @@ class _Having:
     protected: dict[str, dict[str, str]] = field(default_factory=dict)
     fingerprint: str | None = None
     verifier: str | None = None
-    """Verifier of a staging copy's password."""
+    """The verifier of a staging copy's password."""
 
 
 class ServedBy(Protocol):
@@ -98,7 +97,7 @@ async def _servers(
         row["copy_id"]: row["verifier"]
         for row in await queryable.fetch("SELECT copy_id, verifier FROM stagings WHERE copy_id = ANY($1)", ids)
     }
-    # A former copy without a password is not opened to everybody.
+    # A staging copy without a password is left out, so that it is not open to everybody.
     served = [site for site in served if site.staging_of is None or site.id in verifiers]
     having = {site.id: _Having(verifier=verifiers.get(site.id)) for site in served}
     ids = list(having)

@@ -131,7 +131,8 @@ class Site(Actor):
 
         async def served(tx: Transaction) -> None:
             await self._end(tx, SiteEnd.SERVED, None)
-            # The web server serves a site that is being created like an active one, so nothing is left to do.
+            # The web server already serves a site that is being created in the same way as an active one, so nothing is
+            # left to change there.
             await write_up_to_date(tx, site.id)
             await _tell(tx, WebhookEvent.SITE_CREATED, site)
             await self._suspend_with_account(tx)
@@ -232,7 +233,7 @@ class Site(Actor):
             await self._launcher.limit(site_group(site.account), site.limits)
         except LauncherError as error:
             raise unavailable(f"The limits of {site.domain} are not applied yet: {error}", hint=_AGAIN) from error
-        # Programs first, then the web server, so that visitors find a program that answers.
+        # Programs are started before the web server is changed, so that visitors meet a program that answers.
         await self._programs.start(site)
         await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})
         await write_served(self._database, site)

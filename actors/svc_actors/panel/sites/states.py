@@ -40,14 +40,14 @@ class SiteStatus(StrEnum):
 class SuspendedBy(StrEnum):
     OWNER = "owner"
     ADMINISTRATOR = "administrator"
-    """Only an administrator may end such a suspension."""
+    """Suspended by an administrator: only an administrator may end this suspension."""
     ACCOUNT = "account"
-    """Suspended with the site's account, and restored with it."""
+    """Suspended together with the site's account, and restored with it."""
 
 
 class SiteOrder(StrEnum):
     CREATE = "create"
-    """Repeated after it has failed."""
+    """Create the site; repeated after a failure."""
     SUSPEND = "suspend"
     UNSUSPEND = "unsuspend"
     DELETE = "delete"
@@ -55,9 +55,9 @@ class SiteOrder(StrEnum):
 
 class SiteEnd(StrEnum):
     SERVED = "served"
-    """It has all that it needs, and the web server serves it."""
+    """The site has everything that it needs, and the web server serves it."""
     BROKEN = "broken"
-    """A step failed; the reason is kept."""
+    """A step has failed; the reason is kept."""
 
 
 SiteMove = SiteOrder | SiteEnd
@@ -85,7 +85,7 @@ MOVES: Final[dict[SiteStatus, dict[SiteMove, SiteStatus]]] = {
         SiteOrder.DELETE: _S.DELETING,
     },
 }
-"""No move leaves `deleting`: the last step removes the record."""
+"""Nothing leads out of `deleting`: the last step of a deletion removes the record."""
 
 
 class IllegalSiteMove(Exception):  # noqa: N818 - named for what it says

@@ -97,10 +97,11 @@ class StagingCopy:
                 await self._tools.facts(at.database, at.prefix),
                 await self._tools.digests(live, entries),
             )
-            # It counts once the copy is whole: until then the status refuses a push.
+            # The baseline takes effect once the copy is complete: until then the copy's status forbids a push.
             await run.transact(partial(write_copied, site_id=live.id, copied=base))
             folder = await self._tools.make_folder(run.id)
-            # A new copy adds to the plan's disk and is held to it. A refresh replaces what counts already.
+            # A new copy adds to the disk use that the plan limits, so the limit is enforced. A refresh replaces files
+            # that are counted already.
             new = run.job.kind == CREATE
             most = await require_disk_room(self._tools.database, copy.id, 0) if new else None
             await self._tools.copy_files(run, live, copy, entries, folder / "new", most=most)
@@ -113,7 +114,7 @@ class StagingCopy:
             dump, rewritten = folder / "live.sql.gz", folder / "copy.sql.gz"
             with translate_errors():
                 await server.dump(DatabaseName(at.database), dump, run.program)
-            # Every name of the site: pages may contain links with an alias of it.
+            # Every name of the live site is replaced: pages may contain links with one of its aliases.
             hosts = dict.fromkeys(await self._names(live), copy.domain)
             homes = (str(self._tools.home(live)), str(self._tools.home(copy)))
             await self._tools.rewrite(run, dump, rewritten, hosts, homes)
@@ -132,13 +133,14 @@ class StagingCopy:
         async with _Removed(self._tools, run):
             live, copy = await self._pair(run)
             folder = self._tools.folder(run.id)
-            # A new password: the former one is stored nowhere but in the copy's old wp-config.php.
+            # The database user gets a new password: the former one is stored only in the copy's old wp-config.php,
+            # which is replaced.
             database = await self._make_database(copy)
             with translate_errors():
                 text = await self._tools.wordpress.configuration_of_copy(live.account, copy.domain, database)
             await trio.to_thread.run_sync(_place, folder, text, copy.account.uid)
             home = self._tools.home(copy)
-            # All else in the home is the copy's own, and stays.
+            # Everything in the copy's home except `public` is the copy's own, and stays.
             kept = set(await trio.to_thread.run_sync(os.listdir, home)) - {"public"}
             try:
                 move = partial(switch, home, copy.account.uid, folder, folder / "new", kept)
@@ -150,7 +152,7 @@ class StagingCopy:
     async def serve(self, run: JobRun) -> None:
         _, copy = await self._pair(run)
 
-        # Its PHP may still have code of the former files in its cache.
+        # PHP is restarted, because its cache may still contain code of the former files.
         async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
             php = php_of(locked)
             await change_record(tx, locked, {"php": php.model_copy(update={"restarts": php.restarts + 1}).record})
@@ -170,7 +172,7 @@ class StagingCopy:
     async def ended(self, tx: Transaction, job: Job) -> None:
         assert job.site_id is not None
         live, found = await read_site(tx, job.site_id), await read_staging(tx, job.site_id)
-        # The site or its copy was deleted meanwhile, or a later order has the copy.
+        # The site or its copy was deleted meanwhile, or a later job has taken over the copy.
         if live is None or found is None or found.job_id != job.id:
             return
         if job.status is JobStatus.SUCCEEDED:
@@ -211,7 +213,8 @@ class _Removed:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             return
-        # Shielded: a cancelled job must not leave a second site's worth of files on the disk.
+        # Shielded, so that even a cancelled job removes the folder: it would leave as many files on the disk as the
+        # site has.
         with trio.CancelScope(shield=True):
             await self._tools.remove_folder(self._run.id)
         if isinstance(error, OSError):

@@ -56,13 +56,13 @@ from svc_webhost.wordpress import Configured
 PUSH: Final = "staging.push"
 STEPS: Final = ("compare", "back_up", "prepare_files", "prepare_tables", "switch", "tidy")
 SECONDS: Final = 6 * 3600.0
-# For a visit of the front page, with a second one where HTTP leads to HTTPS.
+# For a request of the front page, and a second one if HTTP redirects to HTTPS.
 _ASK_SECONDS: Final = 30.0
 _WORST: Final = 500
-"""HTTP status from which on the site counts as broken. 401 or 403 may be how the site is meant to be."""
+"""From this HTTP status on the site counts as broken. 401 or 403 may be intended."""
 
 BackUp = Callable[[JobRun, SiteRow], Awaitable[None]]
-"""Backs the site up, as a part of this job. Raises ServiceError."""
+"""Backs up the site as a part of this job. Raises ServiceError."""
 
 
 async def order_push(tx: Transaction, live: SiteRow, chosen: Choice, *, accept_drift: bool) -> Job:
@@ -97,7 +97,7 @@ class PushPreview:
 
 async def preview_push(tools: Tools, live: SiteRow, copy: SiteRow, staging: StagingRow) -> PushPreview:
     """Raises `conflict` if the wp-config.php of either site makes a push impossible."""
-    # Asked each time: the customer may have changed either file since.
+    # Read each time: the customer may have changed either wp-config.php since.
     at, copied = await tools.configured(live), await tools.configured(copy)
     if at.prefix != copied.prefix:
         raise conflict(f"The tables of {live.domain} start with {at.prefix}, those of the copy with {copied.prefix}.")
@@ -130,7 +130,7 @@ class StagingPush:
         self._tasks = tasks
 
     async def compare(self, run: JobRun) -> None:
-        # Before the backup, which may take long: what can be refused is refused at once.
+        # Compared before the backup, which may take long, so that a push that cannot be done is refused at once.
         live, copy, found = await self._pair(run)
         preview = await preview_push(self._tools, live, copy, found)
         files, tables = refuse(preview, _choice(run), accept_drift=run.parameters["accept_drift"])
@@ -147,14 +147,16 @@ class StagingPush:
             folder = await self._tools.make_folder(run.id)
             preview = await preview_push(self._tools, live, copy, found)
             files, tables = refuse(preview, _choice(run), accept_drift=run.parameters["accept_drift"])
-            # The choice is fixed here: the later steps prepare and swap the same, whatever comes to either site.
+            # The choice is stored: the later steps prepare and swap exactly these parts, whatever is added to either
+            # site.
             chosen = {"files": files, "tables": tables}
             await trio.to_thread.run_sync((folder / "chosen.json").write_text, json.dumps(chosen))
             there = [entry for entry in files if entry in preview.seen.copied_files]
             await self._tools.copy_files(run, copy, live, there, folder / "new")
             if selection.UPLOADS in files:
-                # Uploads that the live site got since the copy stay, and those changed there later than in the copy.
-                # Uploads that come from now on are merged after the folders have been exchanged.
+                # Uploads that the live site has received since the copy was made stay, and so do those that were
+                # changed later on the live site than on the copy. Uploads that arrive from now on are merged after the
+                # folders were exchanged.
                 await self._tools.copy_files(run, live, live, [selection.UPLOADS], folder / "new", newest=True)
 
     async def prepare_tables(self, run: JobRun) -> None:
@@ -181,13 +183,15 @@ class StagingPush:
             live, copy, found = await self._pair(run)
             files, tables = self._chosen(run)
             preview = await preview_push(self._tools, live, copy, found)
-            # Again, since the backup and the load of the tables may have taken long.
+            # Refused again, because the backup and the load of the tables may have taken long.
             refuse(preview, Choice(files or None, tables or None), accept_drift=run.parameters["accept_drift"])
-            # A site that was broken before may be repaired by a push, so only a change for the worse undoes it.
+            # The push is undone only if the site becomes worse: a push may be meant to repair a site that was broken
+            # before.
             before = await self._status(live)
             folder, database = self._tools.folder(run.id), DatabaseName(preview.at.database)
-            # Killed before the journal: nothing of the site was moved. After it: `settle` asks the database and the
-            # journals of the exchanges how far it came.
+            # If the core is killed before the journal is written, nothing of the site was moved. If it is killed
+            # afterwards, `settle` reads from the database and from the journals of the exchanges how far the push had
+            # come.
             await trio.to_thread.run_sync(partial(_write_journal, folder, live, database, tables))
             await self._swap_tables(run, preview, files, tables)
             for below in ("", trees.CONTENT):
@@ -206,7 +210,8 @@ class StagingPush:
                 await run.log(f"The site answers {after or 'nothing'}, as before.")
             facts = await self._tools.facts(preview.at.database, preview.at.prefix, tables)
             base = found.copied.with_pushed(facts, await self._tools.digests(live, files))
-            # One transaction, and nothing after it within the block: what is recorded is no longer undone.
+            # The record is one transaction and the last statement of the block: a push that is recorded must not be
+            # undone.
             await run.transact(partial(write_pushed, site_id=live.id, job_id=run.id, copied=base))
         await run.log(f"{live.domain} has the pushed changes.")
 
@@ -218,12 +223,12 @@ class StagingPush:
         live, found = await read_site(tx, job.site_id), await read_staging(tx, job.site_id)
         if live is None or found is None or found.job_id != job.id:
             return
-        # Also where `tidy` failed: the push counts, and a later round removes what is left.
+        # Even if `tidy` has failed, the push counts, and a later round removes what is left.
         if found.pushed_job == job.id:
             await write_move(tx, live, StagingEnd.PUSHED)
             return
         why = job.error.message if job.error is not None else "it was cancelled"
-        # The folder is removed as the last act of undoing: while it is there, the live site may be half pushed.
+        # Undoing removes the folder as its last act: as long as the folder exists, the live site may be half pushed.
         left = await trio.to_thread.run_sync(self._tools.folder(job.id).exists)
         end = StagingEnd.INTERRUPTED if left else StagingEnd.UNDONE
         await write_move(tx, live, end, reason=f"The last push was not done: {why}")
@@ -241,7 +246,7 @@ class StagingPush:
             await self._tools.tables.swap(live, new, old, tables)
         if run.parameters["accept_drift"]:
             return
-        # A visitor's row that came between the last look and the swap is in the table that went aside.
+        # A row that a visitor wrote between the last comparison and the swap is in the table that was moved aside.
         moved = await self._tools.facts(old, preview.at.prefix, tables)
         changed = [name for name in moved if moved[name] != preview.seen.live_tables.get(name)]
         if changed:
@@ -314,7 +319,7 @@ def _choice(run: JobRun) -> Choice:
 
 def _write_journal(folder: Path, live: SiteRow, database: DatabaseName, tables: Sequence[str]) -> None:
     """Places the new entries for the exchange, then writes what an interrupted push has to undo. Blocks."""
-    # wp-content first: it lies within `public`, which is moved as a whole after it.
+    # wp-content first: it is a folder within `public`, and `public` is then moved as a whole.
     for below in (trees.CONTENT, ""):
         new = top_of(folder, below)
         new.mkdir(mode=0o700)

@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     "site_id, copy_id, status, reason, verifier, job_id, copied, copied_at, pushed_job, pushed_at, created_at"
 )
 
-# For states that no job leads out of.
+# What to do in states that no job ends.
 _HINTS: Final = {
     StagingStatus.FAILED: "Refresh it.",
     StagingStatus.UNDOING: "Its last push is undone as soon as the database server answers.",
@@ -33,7 +33,7 @@ class Baseline:
     """The live site at the time of the copy: facts of each table, and a digest of each entry of its files. A difference
     from it is a change of the live site since (drift)."""
 
-    # Of a table its rows, its highest key and a checksum; of files their names, sizes, modes and times.
+    # Of a table: its rows, its highest key and a checksum. Of files: their names, sizes, modes and times.
     database: str = ""
     prefix: str = ""
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +117,8 @@ async def write_move(
     tx: Transaction, live: SiteRow, by: StagingMove, *, reason: str | None = None, job_id: int | None = None
 ) -> None:
     """Raises `conflict` if the table has no such move."""
-    # A reason is replaced, by none as well: it is about the last job alone. The end of a job leaves `job_id` as it is.
+    # The reason is always replaced, even by none, because it is only about the last job. The end of a job does not
+    # change `job_id`.
     status = await _moved(tx, live, by)
     await tx.execute(
         "UPDATE stagings SET status = $2, reason = $3, job_id = coalesce($4, job_id) WHERE site_id = $1",
@@ -130,14 +131,15 @@ async def write_move(
 
 
 async def write_copied(tx: Transaction, site_id: UUID, copied: Baseline) -> None:
-    # Written before the copy is made, so that changes meanwhile count as drift. A copy that is not finished is failed,
-    # and cannot be pushed, so its baseline is never used.
+    # Written before the copy is made, so that changes of the live site in the meantime count as drift. If the copy is
+    # not completed, it is failed and cannot be pushed, so this baseline is never used.
     await tx.execute("UPDATE stagings SET copied = $2, copied_at = now() WHERE site_id = $1", site_id, copied.stored)
 
 
 async def write_pushed(tx: Transaction, site_id: UUID, job_id: int, copied: Baseline) -> None:
     """From this commit on the push counts, whatever fails later."""
-    # With the baseline in one statement: a push that counted with the old one would be drift of the live site.
+    # Written together with the baseline, in one statement: if the push counted with the old baseline, its own changes
+    # would count as drift of the live site.
     await tx.execute(
         "UPDATE stagings SET copied = $3, pushed_job = $2, pushed_at = now() WHERE site_id = $1",
         site_id,

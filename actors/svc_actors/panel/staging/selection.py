@@ -22,21 +22,21 @@ from svc_webhost.staging.trees import CONTENT
 OPTIONS: Final = "options"
 POSTS: Final = "posts"
 _OF_POSTS: Final = (POSTS, "postmeta", "term_relationships")
-"""They refer to posts by number, and mean nothing without them."""
+"""Tables whose rows refer to posts by number, and mean nothing without them."""
 UPLOADS: Final = f"{CONTENT}/uploads"
-"""Files that only the live site has stay: visitors and editors add files all the time."""
+"""In this folder, files that only the live site has are kept: visitors and editors add files all the time."""
 PLUGINS: Final = f"{CONTENT}/plugins"
-# Caches, and the folders in which WordPress updates itself.
+# These are not copied: caches, and the folders in which WordPress updates itself.
 _NOT_COPIED: Final = frozenset({f"{CONTENT}/{name}" for name in ("cache", "upgrade", "upgrade-temp-backup")})
 
 _VISITORS: Final = re.compile(
     r"(?:"
     r"users|usermeta|comments|commentmeta|signups"
-    # WooCommerce: orders in their own tables, their statistics, sessions, downloads, payments.
+    # WooCommerce: tables for orders and their statistics, sessions, downloads, payments.
     r"|wc_.*|woocommerce_(?:order|payment_token|session|downloadable|log|api_keys).*|actionscheduler_.*"
     # Other shops, bookings and memberships.
     r"|edd_.*|pmpro_.*|mepr_.*|bookings?_.*|bookly_.*|amelia_.*|learnpress_.*|rcp_.*"
-    # Entries of forms, and lists of readers.
+    # Entries of forms, and lists of newsletter readers.
     r"|gf_(?:entry|draft).*|rg_lead.*|wpforms_(?:entries|entry|payments|logs).*|frm_item.*|nf3_objects|nf3_upgrades"
     r"|fluentform_(?:submission|entry|logs|transactions|order).*|e_submissions.*|db7_forms|cf7_.*|forminator_frmt_form_entry.*"
     r"|frmt_form_(?:entry|views).*|formmaker_.*|everest_forms_entr.*|mailpoet_.*|newsletter.*|fc_.*|mailster_.*"
@@ -65,10 +65,11 @@ VOLATILE: Final = (
     ),
     *("db_upgraded", "finished_%", "wp_attachment_pages_enabled", "nonce_%", "auth_%", "logged_in_%", "secure_auth_%"),
 )
-"""Patterns of options that change by themselves. They are no drift, and keep the live site's values."""
+"""Patterns of options that change by themselves. Changes of these are no drift, and a push keeps the live site's
+values."""
 LIVE: Final = (
     *("siteurl", "home", "blog_public", "admin_email", "new_admin_email", "upload_path", "upload_url_path"),
-    # Keys of payment and of other services: a copy has those of their test modes.
+    # Keys of payment and other services: the copy may have the keys of their test modes.
     *("woocommerce_%_settings", "%api_key%", "%secret%", "%license%", "mailserver_%"),
 )
 """Patterns of options that keep the live site's values."""
@@ -98,7 +99,7 @@ class SiteContents:
     live_files: Mapping[str, str]
     bound: Collection[str]
     visitors_posts: Collection[str]
-    """The types of visitors' posts that the live site has."""
+    """The types of visitors' posts that the live site contains."""
 
 
 def is_copied(entry: str) -> bool:
@@ -111,7 +112,7 @@ def is_kept(table: str, prefix: str) -> bool:
 
 
 def tables(seen: SiteContents, base: Baseline) -> list[Part]:
-    # Only the copy's tables, by the prefix: a database may hold tables of other programs, which a push leaves alone.
+    # Only tables with the site's prefix: the database may contain tables of other programs, which a push leaves alone.
     parts = []
     for name in seen.copied_tables:
         if not name.startswith(base.prefix):
@@ -121,7 +122,8 @@ def tables(seen: SiteContents, base: Baseline) -> list[Part]:
         if seen.visitors_posts and name.removeprefix(base.prefix) in _OF_POSTS:
             types = ", ".join(seen.visitors_posts)
             allowed, why = False, f"the live site keeps what visitors have made as posts ({types}), which would be lost"
-        # RENAME TABLE into another database refuses triggers, and foreign keys follow a table that is moved aside.
+        # RENAME TABLE into another database refuses tables with triggers, and foreign keys follow a table that is moved
+        # aside.
         elif name in seen.bound:
             allowed, why = False, "it has triggers, or foreign keys lead to or from it"
         elif is_kept(name, base.prefix):
@@ -136,12 +138,12 @@ def files(seen: SiteContents, base: Baseline) -> list[Part]:
             name,
             default=is_copied(name),
             allowed=is_copied(name),
-            # Uploads are merged, so a change of the live site's cannot be lost.
+            # Uploads are merged, so a change of the live site's uploads cannot be lost.
             drifted=name != UPLOADS and seen.live_files.get(name) != base.files.get(name),
             why=None if is_copied(name) else "it is a cache of the site's own",
         )
-        # Also what was removed from the copy: to push it is to remove it from the live site. What came to the live site
-        # since the copy is in neither.
+        # The list includes parts that were removed from the copy: pushing such a part removes it from the live site.
+        # Parts that were added to the live site since the copy are in neither list.
         for name in sorted({*seen.copied_files, *base.files})
     ]
 
@@ -181,5 +183,6 @@ def drift(parts: Sequence[Part], chosen: Collection[str]) -> list[str]:
 
 def kept_options(pushed_files: Collection[str]) -> list[str]:
     """Patterns of the options that keep the live site's values in a push of the options table."""
-    # The list of active plugins belongs to the plugins: pushed alone it would activate some that the live site lacks.
+    # The list of active plugins is pushed only together with the plugins' files: alone it would activate plugins that
+    # the live site does not have.
     return [*VOLATILE, *LIVE, *(() if PLUGINS in pushed_files else ACTIVE_PLUGINS)]

@@ -43,9 +43,9 @@ class StagingEnd(StrEnum):
     BROKEN = "broken"
     PUSHED = "pushed"
     UNDONE = "undone"
-    """A push: the live site is as it was."""
+    """A push has ended, and the live site is as before."""
     INTERRUPTED = "interrupted"
-    """A push: the live site is still to be put back."""
+    """A push has ended, and the live site still has to be restored."""
 
 
 StagingMove = StagingOrder | StagingEnd
@@ -61,9 +61,9 @@ MOVES: Final[dict[StagingStatus, dict[StagingMove, StagingStatus]]] = {
         StagingOrder.DELETE: _S.NONE,
     },
     _S.REFRESHING: {StagingEnd.COPIED: _S.READY, StagingEnd.BROKEN: _S.FAILED},
-    # Never FAILED: a push only reads the copy.
+    # A push never leads to FAILED: it only reads the copy.
     _S.PUSHING: {StagingEnd.PUSHED: _S.READY, StagingEnd.UNDONE: _S.READY, StagingEnd.INTERRUPTED: _S.UNDOING},
-    # No DELETE: this state is what keeps other jobs of the site waiting.
+    # No DELETE here: other jobs of the site wait as long as this state lasts.
     _S.UNDOING: {StagingEnd.UNDONE: _S.READY},
     _S.FAILED: {StagingOrder.REFRESH: _S.REFRESHING, StagingOrder.DELETE: _S.NONE},
 }

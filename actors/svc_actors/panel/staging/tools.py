@@ -32,10 +32,10 @@ from svc_webhost.staging import rewrite, trees
 from svc_webhost.tree_removal import remove_tree
 from svc_webhost.wordpress import Configured, WordPressError, WordPressSites
 
-# Of one program, within the 4 hours of a copy and the 6 of a push.
+# For one program, within the 4 hours of a copy and the 6 hours of a push.
 COPY_SECONDS: Final = 3 * 3600.0
 SPARE_BYTES: Final = 256 << 20
-"""Stays free on the disk after a copy: the other sites go on writing."""
+"""Stays free on the disk after a copy, because the other sites keep writing."""
 FOLDER: Final = ".staging-"
 
 
@@ -66,15 +66,15 @@ class Tools:
         return folder
 
     async def remove_folder(self, job_id: int) -> None:
-        # Errors are ignored: `Undoing.round` finds a folder that is left, and tries again.
+        # Errors are ignored: `Undoing.round` finds folders that are left, and tries again.
         await trio.to_thread.run_sync(partial(remove_tree, self.folder(job_id), ignore_errors=True))
 
     async def configured(self, site: SiteRow) -> Configured:
         """The database and prefix of the site. Raises `conflict` if the database is not its own."""
         with translate_errors():
             found = await self.wordpress.configured(site.account)
-        # wp-config.php is the customer's text. Without this it could name another site's database, and the job, which
-        # may work as the owner of any, would copy it.
+        # wp-config.php is the customer's text. Without this check it could name another site's database, and the job
+        # would copy it, because the job may work as the owner of any database.
         own = await self.database.fetchval(
             "SELECT true FROM databases WHERE site_id = $1 AND engine = 'mariadb' AND name = $2",
             site.id,
@@ -107,7 +107,7 @@ class Tools:
             types = (
                 await self.tables.has_posts(DatabaseName(at.database), posts, VISITORS_POSTS) if posts in there else []
             )
-            # Of both databases: a swap moves tables of either.
+            # Tables of both databases are checked, because a swap moves tables out of both.
             bound = {
                 *await self.tables.bound(DatabaseName(at.database), there),
                 *await self.tables.bound(DatabaseName(copied.database), there),
@@ -152,7 +152,7 @@ class Tools:
                 "newest": newest,
                 "most": most,
             }
-            # In a file: many entries may be longer than an argument.
+            # The order is passed in a file, because the names of many entries may be too long for an argument.
             file = self.folder(run.id) / "order.json"
             await trio.to_thread.run_sync(file.write_text, json.dumps(order))
             said: list[str] = []
@@ -177,7 +177,8 @@ class Tools:
         with _followed():
             needed = await trio.to_thread.run_sync(trees.sizes, self.home(site), site.account.uid, entries)
         with translate_errors():
-            # Twice: the database is loaded, and its dump and the rewritten one (both compressed) lie next to it.
+            # Twice: once for the loaded database, once for its dump and the rewritten dump (both compressed), which
+            # exist at the same time.
             needed += 2 * (await self.server.sizes([DatabaseName(database)])).get(DatabaseName(database), 0)
         space = os.statvfs(self.folders.data)
         free = space.f_bavail * space.f_frsize
@@ -208,7 +209,8 @@ def _followed() -> Iterator[None]:
 
 
 def _make_public(target: Path, folder: Path, uid: int) -> None:
-    # `target` itself stays root's with 0700: what is within is out of everybody's reach until it is switched.
+    # `target` itself belongs to root with mode 0700: nobody else can reach its contents until they are switched into
+    # place.
     for each in (target, target / "public", folder):
         if not each.exists():
             each.mkdir(mode=0o700)

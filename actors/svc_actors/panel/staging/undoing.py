@@ -50,9 +50,9 @@ from svc_webhost.tree_switch import take_back
 
 JOURNAL: Final = "push.json"
 MERGED: Final = "merged"
-"""Marks that uploads have been merged. A core that is killed after it does not merge again: a file that the site has
-removed since would come back."""
-# Seconds. A database server that was restarted is noticed within half a minute.
+"""The file that marks uploads as merged. If the core is killed after it is written, uploads are not merged again: a
+file that the site has removed in the meantime would come back."""
+# Seconds: half a minute after a database server was restarted, a push that waits for it is undone.
 ROUND_SECONDS: Final = 30.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.staging")
@@ -98,7 +98,7 @@ class Undoing:
         try:
             yield
         except BaseException as error:
-            # Cancellation too: by the caller, by the deadline, or as the core ends.
+            # Also for a cancellation: by the caller, by the deadline, or because the core ends.
             with trio.CancelScope(shield=True):
                 await self._tried(job_id)
             if isinstance(error, OSError):
@@ -112,12 +112,12 @@ class Undoing:
         folder, tools = self._tools.folder(job_id), self._tools
         if not folder.exists():
             return
-        # Without a journal nothing of the site was moved: a copy, or a push that only prepared.
+        # Without a journal nothing of the site was moved: the folder is of a copy, or of a push that was only prepared.
         journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
         if journal is not None:
             new, old = new_database(job_id), old_database(job_id)
             undone, since = False, None
-            # The record decides, and not the end of the job: a commit whose answer was lost counts.
+            # The record of the push decides, not the end of the job: a commit counts even if its answer was lost.
             if not await was_pushed(tools.database, job_id):
                 if journal["tables"]:
                     with translate_errors():
@@ -126,7 +126,8 @@ class Undoing:
                         undone = await tools.tables.swap_back(live, new, old, journal["tables"])
                 for below in (trees.CONTENT, ""):
                     undone |= await trio.to_thread.run_sync(take_back, top_of(folder, below))
-                # Only what was written after the journal: the rest of the new folder is the copy's.
+                # Only uploads that were written after the journal are merged back: the others in the new folder are the
+                # copy's.
                 since = os.stat(folder / JOURNAL).st_mtime_ns
             if not (folder / MERGED).exists():
                 await self._merge(folder, journal, since)
@@ -134,7 +135,7 @@ class Undoing:
             if undone:
                 log.warning("staging.push_undone", job_id=job_id)
                 await self._restart(UUID(journal["site"]))
-        # The folder goes last. It is what brings a later round back here until the databases are gone.
+        # The folder is removed last: while it exists, a later round comes back here until the databases are gone.
         await self._drop(job_id)
         await tools.remove_folder(job_id)
 
@@ -168,7 +169,7 @@ class Undoing:
         try:
             await self.settle(job_id)
         except (ServiceError, OSError) as error:
-            # The folder stays, so the end of the job writes `undoing`, and the round tries again.
+            # The folder stays. So the end of the job records `undoing`, and the next round tries again.
             log.warning("staging.not_settled", job_id=job_id, error=str(error))
 
     async def _drop(self, job_id: int) -> None:
@@ -205,7 +206,7 @@ class Undoing:
 
 async def _undone(tx: Transaction, staging: StagingRow) -> None:
     live, found = await read_site(tx, staging.site_id), await read_staging(tx, staging.site_id)
-    # Read again in the transaction: a deletion of the site may have come first.
+    # Read again in this transaction: the site may have been deleted since.
     if live is not None and found is not None and found.status is StagingStatus.UNDOING:
         await write_move(tx, live, StagingEnd.UNDONE, reason=found.reason)
         wake_queues(tx)

@@ -13,11 +13,11 @@ from svc_webhost.packages import PackageUpdate
 
 class UpdateMode(StrEnum):
     OFF = "off"
-    """Neither looked for nor installed, by anybody."""
+    """Updates are neither looked for nor installed, not even on order."""
     MANUAL = "manual"
-    """Looked for each day, and installed when an administrator orders it."""
+    """Updates are looked for each day, and installed when an administrator orders it."""
     AUTOMATIC = "automatic"
-    """In addition, security updates are installed when they are found."""
+    """As `manual`, and security updates are installed when they are found."""
 
 
 class Wanted(StrEnum):

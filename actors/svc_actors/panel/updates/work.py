@@ -49,14 +49,14 @@ STEPS: Final = ("look", "visit_before", "install", "restart", "visit_after")
 IRREVOCABLE: Final = "Packages that are installed half-way would be left behind."
 ALERT: Final = "update-lists"
 PATIENCE: Final = timedelta(days=3)
-"""How long the package lists may be out of reach before an alert."""
+"""How long the package lists may be unreachable before an alert is raised."""
 _AT_ONCE: Final = 8
 _VISIT_SECONDS: Final = 20.0
 _PATIENCE: Final = 60.0
-"""How long a site may need until it answers as before, after its programs were restarted."""
+"""How long a site may take to answer as before, after its programs were restarted."""
 _PAUSE: Final = 1.0
 _WORST: Final = 500
-"""HTTP status from which on a site counts as not answering."""
+"""From this HTTP status on a site counts as not answering."""
 T = TypeVar("T")
 _OF_A_SITE: Final = re.compile(rf"site-(?P<number>[0-9]+)-(?P<kind>{PHP}|{APP})?.*")
 
@@ -247,7 +247,7 @@ class UpdateWork:
             if trio.current_time() >= until:
                 silent.append(domain)
                 return
-            await trio.sleep(_PAUSE)  # Nothing signals when a restarted program is ready.
+            await trio.sleep(_PAUSE)  # There is no signal when a restarted program is ready.
 
     async def _status(self, domain: str) -> int:
         """HTTP status for a visitor, from this server's own nginx; 0 for no answer. Redirects to HTTPS are followed."""

@@ -45,12 +45,12 @@ KIND: Final = "site.create"
 STEPS: Final = ("make_account", "place_files", "make_database", "install", "serve", "get_certificate")
 SECONDS: Final = 1800.0
 CERTIFICATE_SECONDS: Final = 60.0
-"""How long the job waits for the certificate, which is issued without the job as well."""
+"""How long the job waits for the certificate. After that, the certificate is still issued, without the job."""
 _LOOK: Final = 0.25
 _AGAIN: Final = "Repeat the call to continue; deleting the site removes what was created."
 
 MakeDatabase = Callable[[SiteRow], Awaitable[SiteDatabase]]
-"""Creates the site's database if needed, with a new password of its user. Raises ServiceError."""
+"""Creates the site's database if needed, and sets a new password for its user. Raises ServiceError."""
 
 
 async def start_creation(tx: Transaction, site: SiteRow, order: WordPressOrder) -> Job:
@@ -58,10 +58,11 @@ async def start_creation(tx: Transaction, site: SiteRow, order: WordPressOrder) 
     no further database."""
     ordered = await read_wordpress(tx, site.id)
     if ordered is None:
-        # Checked now, so that the caller gets the error rather than the job.
+        # Checked here, so that the caller gets the error; otherwise only the job would fail.
         await require_database_room(tx, await lock_owner(tx, site.owner_id))
     await write_order(tx, site.id, order)
-    # Its forms take passwords: with HTTPS enforced, nobody sends them in the clear once there is a certificate.
+    # WordPress has forms that take passwords. With HTTPS enforced, nobody sends them unencrypted once there is a
+    # certificate.
     await change_record(tx, site, {"force_https": True})
     return await _enqueue(tx, site)
 
@@ -130,7 +131,8 @@ class WordPressCreation:
             title=ordered.title,
             login=ordered.admin_login,
             email=ordered.admin_email,
-            # Nobody learns it: a login link lets the owner in, and wordpress.reset_password sets another.
+            # Nobody ever gets this password: the owner signs in with a login link, and wordpress.reset_password sets
+            # another one.
             password=secrets.token_urlsafe(24),
             locale=ordered.locale,
             database=await self._make_database(site),
@@ -182,7 +184,7 @@ class WordPressCreation:
         site = await lock_site(tx, site.id)
         ordered = await read_wordpress(tx, site.id)
         if job.error is not None and ordered is not None and ordered.installed_at is not None:
-            # The web server was not reached; `resume_sites` retries every half minute.
+            # WordPress is installed, but the web server was not reached: `resume_sites` retries every half minute.
             return
         why = job.error.message if job.error is not None else "the creation was cancelled"
         await write_status(tx, site, move(site.status, SiteEnd.BROKEN), why)

@@ -36,7 +36,7 @@ async def schedule_cron(tx: Transaction, site: SiteRow, now: datetime) -> None:
     """Create the schedule, unless it was created before."""
     if not await write_cron_scheduled(tx, site.id):
         return
-    # Spread over the minutes, so that not all sites run at once.
+    # Each site starts at another minute, so that not all sites run at once.
     cron, zone = f"{site.number % _MINUTES}-59/{_MINUTES} * * * *", "UTC"
     values = {
         "name": NAME,
