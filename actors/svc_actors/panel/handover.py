@@ -1,4 +1,4 @@
-"""The handover of a site to another person: what the previous owner knows of it no longer opens anything.
+"""The handover of a site to another person: afterwards nothing that the previous owner knows gives access to it.
 
 Recorded in the transaction that changes the owner: access accounts are removed, and every user of the site's databases
 gets a password that nobody knows. A job makes the servers follow. It also renews the site's own WordPress:
@@ -7,12 +7,12 @@ wp-config.php needs the new database password, and WordPress administrators have
 Invariants:
 - a handover is pending in `site_handovers`, from the transaction that changes the owner until a job of it has
   succeeded;
-- each part is tried, whichever failed before it, and may be repeated; a WordPress that was renewed is left alone when
-  another part is retried, since its new owner may have set passwords by then;
+- each part is tried, even if another part has failed, and may be repeated; a WordPress that was renewed is left alone
+  when another part is retried, since its new owner may have set passwords by then;
 - the database user of a WordPress gets one new password per handover, however often it is tried: a password that its
   new owner has set meanwhile stays, and so do their changes to wp-config.php;
-- after a failed job another one follows, later each time, and an alert stays open meanwhile; after a job that a restart
-  interrupted, it follows at once.
+- after a failed job another one follows, after a longer pause each time, and an alert stays open meanwhile; after a job
+  that a restart has interrupted, the next follows at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CALLER: Final = service_itself("site.update")
 
 @dataclass(frozen=True)
 class Ended:
-    """Names of what was ended. `job_id` is the job that carries it out on the server."""
+    """The names of the accounts and users whose access was ended. `job_id` is the job that ends it on the server."""
 
     sftp_logins: list[str]
     database_users: list[str]
@@ -60,7 +60,7 @@ class Ended:
 
 
 async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databases: SiteDatabases) -> Ended:
-    """`site`, whose row is locked, belongs to `owner_id` from now on."""
+    """From now on `site`, whose row is locked, belongs to `owner_id`: end the credentials of the previous owner."""
     logins = await access.read_all(tx, site.id)
     for login in logins:
         await access.remove(tx, login)
@@ -192,8 +192,8 @@ class SiteHandover:
         )
 
     async def _database_password(self, tx: Transaction, site: SiteRow, generation: int | None) -> str | None:
-        """The new password for the WordPress's database user at the first attempt; None at a later one if the user has
-        another since."""
+        """The new password for WordPress's database user. At a later attempt, None if the user has got another password
+        since."""
         sealed = await tx.fetchval(
             "SELECT sealed_wordpress_password FROM site_handovers WHERE site_id = $1 AND generation = $2 FOR UPDATE",
             site.id,
@@ -215,7 +215,7 @@ class SiteHandover:
         return password
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """The handover is complete, or is retried."""
+        """Record the end of the job: either the handover is complete, or it is retried."""
         if job.site_id is None:
             return
         site = await read_site(tx, job.site_id)
@@ -248,7 +248,8 @@ class SiteHandover:
 
 
 async def retry_handovers(database: Database) -> None:
-    """One round: queue a job for each pending handover that is due and has none, after a failure of it or of a core."""
+    """One round: queue a job for each pending handover that is due and has no job, because its last one failed or the
+    core ended."""
 
     async def work(tx: Transaction) -> None:
         # If a handover's row is locked, it is being written right now and has its own job, so it is left to the next

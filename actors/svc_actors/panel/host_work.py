@@ -1,16 +1,16 @@
 """Runs work on this server that an actor's handler orders, in tasks of its own.
 
 A handler has a deadline, and exceeding it counts as a crash, of which the operator gets an alert. One systemctl may
-take ten minutes on a busy server, which is no defect. So the handler decides, records, and orders the work here; its
-asker waits. An operation waits for `HOST_PATIENCE` at most, and then answers what is not done yet, while the work
-continues. A job waits for the end.
+take ten minutes on a busy server, which is no defect. So the handler decides, records, and orders the work here; the
+caller that asked the actor waits for the work. An operation waits for `HOST_PATIENCE` at most, and then answers what is
+not done yet, while the work continues. A job waits until the work has ended.
 
 Cancelling the work instead would be simpler and would never finish: each repeated start would stop the previous start,
 which systemd has not finished yet.
 
 Invariants:
-- work for one key runs one piece at a time, in the order of the requests;
-- work reads the records when it starts: a waiting piece serves all messages that request the same meanwhile;
+- pieces of work for the same key run one at a time, in the order of the requests;
+- work reads the records when it starts: so a piece that waits serves all messages that request the same work meanwhile;
 - a failure that no caller waits for is logged, and ends nothing else;
 - work that a stop of the core interrupts is repeated, as after a kill: the records say what is not done yet.
 
@@ -57,8 +57,8 @@ class _Piece:
 
 @dataclass(frozen=True)
 class Ordered(Generic[AnswerT]):
-    """What a handler returns that has ordered work: its asker waits for the work, and gets the answer. `what` says how
-    far it is meanwhile."""
+    """The result of a handler that has ordered work: the caller waits for the work, and then gets the answer. `what`
+    says how far things are until then."""
 
     _piece: _Piece
     what: str
@@ -77,7 +77,7 @@ class Ordered(Generic[AnswerT]):
         )
 
     async def outcome(self) -> AnswerT:
-        """Wait for the end, however long that takes. Raises what the work raises."""
+        """Wait until the work has ended, however long that takes. Raises what the work raises."""
         piece = self._piece
         piece.awaited_by += 1
         try:
@@ -102,13 +102,13 @@ class HostWork:
     @classmethod
     @asynccontextmanager
     async def open(cls, on_crash: Callable[[Crash], None]) -> AsyncIterator[HostWork]:
-        """Leaving the block cuts work under way short. Leave it after the actors. Defects of work are alerted of like
-        crashes of its actor."""
+        """Leaving the block interrupts work that is under way, so leave it after the actors have ended. A defect of the
+        work raises an alert like a crash of its actor."""
         async with background_nursery() as nursery:
             yield cls(nursery, on_crash)
 
     def order(self, key: str, kind: str, do: Work, *, what: str) -> Ordered[None]:
-        """Run `do` once all earlier work under this key is done. `key` reads `Type:key`, as the actor."""
+        """Run `do` once all earlier work under this key is done. `key` has the form `Type:key`, as the actor's."""
         piece = self._waiting.get((key, kind))
         if piece is None:
             piece = self._waiting[key, kind] = _Piece(do)
@@ -160,5 +160,5 @@ async def soon(asking: Awaitable[Ordered[AnswerT]]) -> AnswerT:
 
 
 async def finished(asking: Awaitable[Ordered[AnswerT]]) -> AnswerT:
-    """For jobs, which have time: awaits an actor's answer and the end of the work."""
+    """For jobs, which have time: awaits an actor's answer and then the end of the work."""
     return await (await asking).outcome()

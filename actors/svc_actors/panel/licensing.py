@@ -41,7 +41,7 @@ class LicenseError(Exception):
 
 
 class License(BaseModel):
-    """What the issuer has signed. Members that a later issuer adds are left alone."""
+    """What the issuer has signed. Members that a later issuer adds are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,7 +61,8 @@ class Installed:
 
 @dataclass(frozen=True)
 class LicenseVerdict:
-    """`license` None: there is none, or it is not verified. `problem`: why not."""
+    """The result of a verification. `license` is None if there is no licence or it is not verified; `problem` says why
+    it is not."""
 
     state: LicenseState
     license: License | None = None

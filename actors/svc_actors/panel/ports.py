@@ -27,7 +27,7 @@ Look = Callable[[], Mapping[Listener, frozenset[int]]]
 
 
 class PortWatch:
-    """`ports`: purpose by port."""
+    """`ports`: for each port, what it is for."""
 
     def __init__(self, database: Database, ports: Mapping[int, str], look: Look) -> None:
         self._database = database

@@ -1,9 +1,9 @@
 """The first transaction of a panel whose database has lost its last commits, before anybody is served.
 
-The server may be ahead of the records. So no name of anything on the server is used a second time, and no work that may
-have been done is repeated. Numbers of sites and imports continue above those with a folder or an account here, ids of
-jobs and of schedule runs above any that can have been lost. Queued and running jobs end like those of a killed core,
-and due schedules count as missed.
+The server may be ahead of the records. So no name on the server (of a unit, folder or account, for example) is used a
+second time, and no work that may have been done is repeated. Numbers of sites and imports continue above those that
+have a folder or an account here, ids of jobs and of schedule runs above any that can have been lost. Queued and running
+jobs end like those of a killed core, and due schedules count as missed.
 
 Sites without a record stay as they are, and an alert names them for as long as they are there (`UnrecordedSites`).
 """
@@ -61,7 +61,7 @@ class Numbers:
 
 
 async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
-    """`as_of` is the newest time in the database. It only writes."""
+    """`as_of` is the newest time in the database. This only writes to the database."""
     queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
     # The queued jobs are marked as running, because the start fails running jobs, with all consequences of their ends.
     await start_jobs(tx, [row["id"] for row in queued])
@@ -83,7 +83,7 @@ async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetim
 
 @dataclass(frozen=True)
 class UnrecordedSites:
-    """Alerts about sites that this server has and the database does not."""
+    """Alerts about sites that exist on this server but not in the database."""
 
     database: Database
     folders: HostFolders
@@ -118,7 +118,7 @@ async def _recorded(queryable: Queryable) -> set[int]:
 
 
 async def _skip(tx: Transaction, sequence: str, count: int) -> None:
-    """Draws numbers, since the service's role may not set a sequence."""
+    """Skip numbers by drawing them, because the service's database role may not set a sequence."""
     await tx.fetchval("SELECT max(nextval($1::text::regclass)) FROM generate_series(1, $2::integer)", sequence, count)
 
 

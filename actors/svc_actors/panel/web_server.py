@@ -1,12 +1,12 @@
 """The web server for the rest of the panel: callers hand over sites, which are served when the call returns.
 
-A generation of the configuration costs a second or two with a thousand sites, nearly as much for one change as for a
-hundred. So one loop, the only writer, merges changes that come close together; an actor, which handles one message
+With a thousand sites, a new generation of the configuration takes a second or two, for one change nearly as long as for
+a hundred. So one loop, the only writer, merges changes that come close together; an actor, which handles one message
 after another, could not do that.
 
 Invariants:
 - callers always get an answer, about their own sites only: served, refused, or nothing was done;
-- when the loop starts, nginx serves what the records say; if it already does, nothing is reloaded;
+- when the loop starts, it makes nginx serve what the records say; if nginx already does, nothing is reloaded;
 - a stopped nginx is started again, even if nobody changes anything;
 - a site that was left out to keep the others served has an alert until it is served again.
 
@@ -59,7 +59,7 @@ class _Outcome:
     refused: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, servers: Mapping[int, SiteServer | None]) -> ServiceError | None:
-        """The error for the caller that requested these."""
+        """The error for a caller that requested these changes."""
         if self.failure is not None:
             return unavailable(self.failure, hint=_TRY_AGAIN)
         told = [
@@ -90,8 +90,8 @@ class WebServer:
     async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
         """Serve these sites, by number, as given; None stops serving one. May be repeated.
 
-        Raises `conflict` if nginx refuses one of them, which is then served as before, and `unavailable` if nothing
-        could be changed. A change that was taken up is finished even if the caller is cancelled."""
+        Raises `conflict` if nginx refuses one of the sites, which is then served as before, and `unavailable` if
+        nothing could be changed. A change that was started is finished even if the caller is cancelled."""
         if self._down is not None:
             raise unavailable(self._down, hint=_TRY_AGAIN)
         asked = _Asked(servers)

@@ -1,1 +1,1 @@
-"""What a customer may have and has: plans, allowances, use, and the suspension of all of it."""
+"""What a customer may have and what they have: plans, allowances, use, and the suspension of accounts."""

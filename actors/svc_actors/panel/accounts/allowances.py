@@ -1,7 +1,7 @@
 """Enforces what a customer's plan allows.
 
-Invariant: code that adds to what a customer has holds the customer's row (`lock_owner`) from before it counts until it
-has added. Concurrent additions see each other, and an allowance is never exceeded.
+Invariant: code that adds something to a customer's account holds the lock of the customer's row (`lock_owner`) while it
+counts and adds. So concurrent additions see each other, and an allowance is never exceeded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Allowances:
-    """What a plan allows; None means without a limit. The last four are per site. `shell`: logins may have a shell."""
+    """What a plan allows; None means without a limit. The last four are limits of each site. `shell`: logins may have a
+    shell."""
 
     sites: int | None = None
     databases: int | None = None
@@ -58,7 +59,7 @@ class Owner:
 
 
 async def lock_owner(tx: Transaction, owner_id: UUID) -> Owner:
-    """Raises `forbidden` for a suspended customer: nothing may be added to what they have."""
+    """Raises `forbidden` for a suspended customer, to whose account nothing may be added."""
     person = await tx.fetchone("SELECT email, role, suspended_at FROM users WHERE id = $1 FOR NO KEY UPDATE", owner_id)
     if person["suspended_at"] is not None:
         raise forbidden(f"The account {person['email']} is suspended; nothing was changed.")
@@ -119,7 +120,7 @@ class Use:
     traffic_mib: int
 
     def over(self, allowed: Allowances) -> list[str]:
-        """What exceeds the allowance, in words."""
+        """The parts of the use that exceed the allowance, in words."""
         found = []
         for name, word in (("sites", "sites"), ("databases", "databases"), ("disk_mib", "MiB of disk")):
             most, held = getattr(allowed, name), getattr(self, name)

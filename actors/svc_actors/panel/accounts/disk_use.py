@@ -1,11 +1,12 @@
 """Measures the disk use of sites (files, databases and exports) again and again, and compares it with what is allowed.
 
-The file system offers no quotas to rely on, so a walk over the files counts. One walk runs at a time, followed by a
-pause nine times as long: at most a tenth of one disk's time, however many files there are. The bytes of an upload or an
-export are added at once; the next walk finds all other changes.
+The file system offers no quotas that could be relied on, so the files are walked over and counted. One walk runs at a
+time, followed by a pause nine times as long: so walks take at most a tenth of one disk's time, however many files there
+are. The bytes of an upload or an export are added at once; the next walk finds all other changes.
 
-Exceeding a limit never deletes or stops anything, since nobody can tell what PHP writes from what visitors need.
-Instead, what comes in through the panel is refused, and an alert notifies the customer and administrators.
+Exceeding a limit never deletes or stops anything, since nobody can distinguish files that PHP writes from files that
+visitors need. Instead, files that would be added through the panel are refused, and an alert notifies the customer and
+administrators.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> i
 
 
 async def add_use(tx: Transaction, site_id: UUID, size: int, *, exported: bool = False) -> None:
-    """Count a new file of `size` bytes, or an export if `exported`, before the next walk does."""
+    """Count a new file of `size` bytes, or an export if `exported`, without waiting for the next walk."""
     await tx.execute(
         """INSERT INTO site_disk_use (site_id, bytes, export_bytes, measured_at) VALUES ($1, $2, $3, 'epoch')
            ON CONFLICT (site_id) DO UPDATE
@@ -146,7 +147,8 @@ class DiskUse:
 
 
 async def _close_what_is_over(tx: Transaction) -> None:
-    """Also for an account whose last site, plan or person was deleted: no walk would come to it."""
+    """Close the alerts that are over, including those of an account whose last site, plan or person was deleted: no
+    walk would visit that account."""
     rows = await tx.fetch(
         """SELECT sites.owner_id FROM site_disk_use JOIN sites ON sites.id = site_id
            JOIN hosting_accounts ON hosting_accounts.user_id = sites.owner_id

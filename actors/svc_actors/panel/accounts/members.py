@@ -30,8 +30,8 @@ def member_target(member_id: UUID, email: str, account_id: UUID) -> Target:
 async def invite_member(
     tx: Transaction, account_id: UUID, user_id: UUID, site_id: UUID | None, role: str, invited_by: str
 ) -> UUID:
-    """Call it under the lock of the account's row. A person who has not accepted yet is invited anew, with this role.
-    Raises `conflict` for a member, and if the account has too many."""
+    """The caller holds the lock of the account's row. A person who has not accepted yet is invited anew, with this
+    role. Raises `conflict` for a member, and if the account has too many members."""
     found = await tx.fetchrow(
         """SELECT id, accepted_at FROM account_members
            WHERE account_id = $1 AND user_id = $2 AND site_id IS NOT DISTINCT FROM $3 FOR UPDATE""",
@@ -93,5 +93,5 @@ async def remove_member(tx: Transaction, member_id: UUID) -> None:
 
 
 async def end_of_site(tx: Transaction, site_id: UUID) -> None:
-    """Another customer gets the site: its members do not come along."""
+    """Another customer gets the site: remove its members."""
     await tx.execute("DELETE FROM account_members WHERE site_id = $1", site_id)

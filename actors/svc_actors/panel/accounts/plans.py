@@ -81,7 +81,7 @@ async def give_plan(tx: Transaction, user_id: UUID, plan_id: UUID | None, ordere
 
 
 async def write_suspended(tx: Transaction, user_id: UUID, reason: str | None) -> None:
-    """Write why the account is suspended; None: it is not."""
+    """Write why the account is suspended; None: it is not suspended."""
     await tx.execute(
         """INSERT INTO hosting_accounts (user_id, suspended_for) VALUES ($1, $2)
            ON CONFLICT (user_id) DO UPDATE SET suspended_for = excluded.suspended_for""",

@@ -132,9 +132,10 @@ def sums(lines: Iterable[str]) -> dict[date, tuple[int, int]]:
 def _sent(line: str) -> tuple[date, int] | None:
     """The month and the bytes of a line of nginx's format `svc`; None for any other.
 
-    A visitor chooses the user name before the time, brackets and all, but nginx escapes quotation marks in it. So the
-    time ends at the first `] "`, and starts after the last bracket before that. A search for anything that looks like a
-    time would find the visitor's, and took time quadratic in the length of the line."""
+    The user name stands before the time, and the visitor chooses it: it may contain brackets, but nginx escapes
+    quotation marks in it. So the time ends at the first `] "`, and starts after the last bracket before that. A search
+    for anything that looks like a time would find one in the user name, and took time quadratic in the length of the
+    line."""
     before, ends, rest = line.partition('] "')
     status, _, others = rest.partition('" ')[2].partition(" ")
     size = others.partition(" ")[0]

@@ -85,7 +85,7 @@ async def delete_deploy_key(tx: Transaction, site_id: UUID, key_id: UUID) -> Dep
 
 
 def open_private_key(key: DeployKey, sealer: Sealer) -> str:
-    """The private key in the format of OpenSSH, and for OpenSSH alone."""
+    """The private key in the format of OpenSSH. Only OpenSSH may get it."""
     return sealer.unseal(key.sealed_private_key, _purpose(key.site_id)).decode()
 
 
@@ -101,5 +101,5 @@ def _deploy_key(row: Record) -> DeployKey:
 
 
 def _purpose(site_id: UUID) -> str:
-    """Bound to the site: a row that is moved to another site cannot be unsealed."""
+    """The purpose names the site, so a row that is moved to another site cannot be unsealed."""
     return f"deploy key of {site_id}"

@@ -55,9 +55,9 @@ _AS_IT_WAS: Final = "The running release was left as it is."
 
 
 class AppDeployment:
-    """The work of the job. Its parameters: `number`, `build` and maybe `build_script`, `folder`, that of the
-    application, and either `archive` or `git_url` and `git_ref`. `authorities`: certificate authorities to trust for
-    git servers, by default those of the system."""
+    """The work of the job. Its parameters: `number`, `build` and maybe `build_script`, the application's `folder`, and
+    either `archive` or `git_url` and `git_ref`. `authorities`: certificate authorities to trust for git servers, by
+    default the system's."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class AppDeployment:
         await self._sweep(site)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """A deployment that already runs stays: then only the removal of older ones has failed."""
+        """A deployment that already runs stays: if the job failed then, only the removal of older ones has failed."""
         problem = job.error.message if job.error is not None else "it was cancelled"
         assert job.site_id is not None
         await write_unusable(tx, job.site_id, job.parameters["number"], problem)

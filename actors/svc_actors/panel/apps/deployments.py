@@ -1,9 +1,9 @@
 """Deployments of applications as the database keeps them.
 
-`building` becomes `ready` or `failed`; a `ready` one becomes `removed` when newer ones have come. A site builds one at
-a time.
+`building` becomes `ready` or `failed`; a `ready` deployment becomes `removed` when there are newer ones. A site builds
+one deployment at a time.
 
-Invariant: the running deployment, and the desired one, are `ready`: no other deployment needs its folder.
+Invariant: the running and the desired deployment are `ready`. Only these two need their folders.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def require_ready(tx: Transaction, app: AppRow, number: int | None) -> int
 
 
 async def let_go(tx: Transaction, site_id: UUID) -> None:
-    """Mark all as removed but the newest few, the running one and the desired one."""
+    """Mark all deployments as removed except the newest few, the running one and the desired one."""
     await tx.execute(
         """UPDATE app_deployments SET status = 'removed'
            WHERE site_id = $1 AND status = 'ready'

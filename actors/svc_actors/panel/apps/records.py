@@ -74,7 +74,8 @@ def as_app(row: Record) -> AppRow:
 
 
 async def insert_app(tx: Transaction, site: SiteRow, values: Mapping[str, Any]) -> None:
-    """`values`: runtime, interface, entry, folder and health_path. May be repeated after the site's creation failed."""
+    """`values`: runtime, interface, entry, folder and health_path. May be repeated after a creation of the site has
+    failed."""
     await tx.execute(
         """INSERT INTO site_apps (site_id, runtime, interface, entry, folder, health_path)
            VALUES ($1, $2, $3, $4, $5, $6)
@@ -105,7 +106,7 @@ async def app_of(queryable: Queryable, site: SiteRow) -> AppRow:
 
 
 async def write_wanted(tx: Transaction, app: AppRow, *, running: bool) -> None:
-    """Each start gets a release of its own; `running` False wants none."""
+    """`running`: record a start, which gets a release of its own. Not `running`: no release should run."""
     await tx.execute(
         """UPDATE site_apps SET last_release = last_release + $2::boolean::int, problem = NULL,
                wanted_release = CASE WHEN $2 THEN last_release + 1 END
@@ -116,12 +117,12 @@ async def write_wanted(tx: Transaction, app: AppRow, *, running: bool) -> None:
 
 
 async def write_deployment(tx: Transaction, app: AppRow, deployment: int) -> None:
-    """The next release runs the code of this deployment."""
+    """Record that the next release runs the code of this deployment."""
     await tx.execute("UPDATE site_apps SET deployment = $2 WHERE site_id = $1", app.site_id, deployment)
 
 
 async def write_live(tx: Transaction, app: AppRow, live: int | None) -> None:
-    """`app` is the row as of the start of the release: another deployment may be wanted by now."""
+    """`app` is the row as of the start of the release: meanwhile another deployment may have become the desired one."""
     await tx.execute(
         """UPDATE site_apps SET live_release = $2, problem = NULL,
                live_deployment = CASE WHEN $2::integer IS NULL THEN live_deployment ELSE $3 END
@@ -134,7 +135,7 @@ async def write_live(tx: Transaction, app: AppRow, live: int | None) -> None:
 
 
 async def write_failed(tx: Transaction, app: AppRow, problem: str) -> None:
-    """The live release stays, and becomes the wanted one again."""
+    """Record the failure: the live release stays, and becomes the desired one again."""
     await tx.execute(
         """UPDATE site_apps SET wanted_release = live_release, deployment = live_deployment, problem = $3
            WHERE site_id = $1 AND wanted_release = $2""",

@@ -1,15 +1,16 @@
 """The SiteApp actor starts, restarts and stops the application of one site.
 
 It decides an order and writes it in one transaction with its audit row; then it orders `host_work` to make the server
-follow the record, which its asker waits for. Each start is a release of its own: it runs next to the previous one,
-answers its probe, and only then gets the visitors. If it does not answer, the record goes back to the running release,
-and the order fails with the reason.
+follow the record, and the caller waits for this work. Each start is a release of its own: it runs next to the previous
+one, answers its probe, and only then gets the visitors. If it does not answer, the record goes back to the running
+release, and the order fails with the reason.
 
 Invariants:
 - only an order to stop, or the end of its site, stops the release that visitors reach;
 - everything done to the server may be repeated: after a kill at any point, the next core does it again (`settle`);
 - no message waits for the server;
-- the watch, not this actor, stops releases that are neither wanted nor live: a stop may take as long as a request.
+- the watch, not this actor, stops releases that are neither desired nor live: a stop may take as long as the longest
+  request.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class SiteApp(Actor):
         return UUID(self.key)
 
     async def order(self, caller: Caller, order: AppOrder) -> Ordered[None]:
-        """The work fails with `unavailable` if the application does not start; the previous release then keeps
+        """The ordered work fails with `unavailable` if the application does not start; the previous release then keeps
         running."""
 
         async def work(tx: Transaction) -> None:
@@ -70,7 +71,7 @@ class SiteApp(Actor):
         return self._follow()
 
     async def run_deployment(self, number: int) -> Ordered[None]:
-        """Start the code of this deployment instead of what runs now. The work fails as that of `order` does."""
+        """Start the code of this deployment instead of the running one. The ordered work fails as in `order`."""
 
         async def work(tx: Transaction) -> None:
             _, app = await self._locked(tx)
@@ -81,7 +82,7 @@ class SiteApp(Actor):
 
     async def roll_back(self, caller: Caller, number: int | None) -> Ordered[None]:
         """Run the deployment `number`, by default the one before the running one. Raises `conflict` if its code is not
-        on the server; the work fails as that of `order` does."""
+        on the server; the ordered work fails as in `order`."""
 
         async def work(tx: Transaction) -> None:
             site, app = await self._locked(tx)
@@ -150,7 +151,7 @@ class SiteApp(Actor):
         return await open_variables(self._database, self._sealer, self.site_id)
 
     async def _stop(self, site: SiteRow, app: AppRow) -> None:
-        """Visitors no longer reach it; the watch ends it once it has answered the open requests."""
+        """Take the release away from visitors; the watch ends it once it has answered the open requests."""
         await self._apps.hide(site.account)
         if app.live is not None:
             await self._database.transact(lambda tx: write_live(tx, app, None))

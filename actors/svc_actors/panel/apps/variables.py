@@ -1,4 +1,4 @@
-"""Variables of applications as the database keeps them: sealed, and opened for the application alone."""
+"""Variables of applications as the database keeps them: sealed, and opened only for the application."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ async def variables_of(queryable: Queryable, site_id: UUID) -> list[Variable]:
 
 
 async def open_variables(queryable: Queryable, sealer: Sealer, site_id: UUID) -> dict[str, str]:
-    """The variables with their values: for the application alone."""
+    """The variables with their values. Only the application may get these."""
     rows = await queryable.fetch(SEALED_VARIABLES, site_id)
     return {row["name"]: sealer.unseal(row["sealed_value"], _purpose(site_id, row["name"])).decode() for row in rows}
 
 
 def variable_bytes(name: str, value: str) -> int:
-    """How much of `MOST_VARIABLE_BYTES` it takes."""
+    """How many bytes of `MOST_VARIABLE_BYTES` the variable takes."""
     return len(name) + len(value.encode())
 
 
 def variable_mark(sealer: Sealer, name: str, value: str) -> str:
-    """The same for the same value of a variable of this name, at any site. The value cannot be read from it."""
+    """A mark that is the same for the same value of a variable of this name, at any site. The value cannot be derived
+    from the mark."""
     return sealer.mark(value.encode(), f"variable {name}").hex()
 
 
@@ -67,5 +68,5 @@ async def replace_variables(
 
 
 def _purpose(site_id: UUID, name: str) -> str:
-    """Bound to the site and the name: a row that is moved to another one cannot be unsealed."""
+    """The purpose names the site and the variable, so a row that is moved to another one cannot be unsealed."""
     return f"variable {name} of {site_id}"

@@ -1,13 +1,14 @@
 """Keeps the applications of sites as their records want them: after a boot, a kill of the core, a suspension, and when
 one release has replaced another.
 
-Each round compares the records with the running releases. A wanted release that does not run is left to the actor of
-its site. A release that is neither wanted nor live, or whose site is not active, is stopped here, in a task of its own.
+Each round compares the records with the running releases. A desired release that does not run is started by the actor
+of its site. A release that is neither desired nor live, or whose site is not active, is stopped here, in a task of its
+own.
 
 Invariants:
-- a wanted release is never stopped, because records are read after the releases were listed;
-- nothing of an active site is stopped while its wanted release is not live: the work on the server may still be
-  starting an earlier release, and leads visitors to it as soon as it answers.
+- a desired release is never stopped, because the records are read after the running releases were listed;
+- no release of an active site is stopped while its desired release is not live: the work on the server may still be
+  starting an earlier release, and switches visitors to this release as soon as it answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Backups of sites: restic repositories, what is in them, and how a site gets it back (docs/site-backups.md).
+"""Backups of sites: restic repositories, their contents, and how these are restored to a site (docs/site-backups.md).
 
 Why: docs/decisions/0051-backups-of-sites.md.
 """

@@ -81,8 +81,8 @@ class Backups:
         jobs.handle(DRILL, DrillWork(self._tools))
 
     async def recover(self) -> None:
-        """Call it before any job starts: undo what an interrupted restoration had moved, and remove what jobs have
-        left."""
+        """Call this before any job starts: it undoes what an interrupted restoration has moved, and removes what jobs
+        have left."""
         await self._tidy(await trio.to_thread.run_sync(self._tools.places.left_over))
 
     async def _tidy(self, job_ids: Collection[int]) -> None:
@@ -99,7 +99,7 @@ class Backups:
 
     def rounds(self) -> Mapping[BackupLoop, Callable[[], Awaitable[None]]]:
         """The rounds by name, each due every `ROUND_SECONDS`. Run each in a loop of its own, so that a failure of one
-        does not hold up the others."""
+        does not delay the others."""
         return {
             "leftovers of backups": self._tidy_leftovers,
             "backups that are due": self._begin_due,
@@ -117,7 +117,8 @@ class Backups:
         await queue_put_back(self._tools)
 
     async def _begin_due(self) -> None:
-        """Fail pending backups without a job, as a site with a pending backup gets no other; then queue what is due."""
+        """Fail pending backups without a job, because a site with a pending backup gets no other; then queue the
+        backups that are due."""
         database = self._tools.database
         for backup in await orphans(database):
             await database.transact(partial(fail_backup, backup=backup, why=INTERRUPTED.message))
@@ -129,7 +130,8 @@ class Backups:
         await self._tools.database.transact(start_due_drill)
 
     async def _remove_overstayed(self) -> None:
-        """Raises the first failure once all had their turn: the loop reports it, and each round tries again."""
+        """Remove repositories of deleted sites whose time is over. Raises the first failure once each had its turn: the
+        loop reports it, and each round tries again."""
         await forget_old_deletions(self._tools.database)
         failures: list[OSError] = []
         for repository_id in await overstayed(self._tools.database):
@@ -141,7 +143,7 @@ class Backups:
             raise failures[0]
 
     async def _begin_scheduled(self, tx: Transaction, row: Record) -> None:
-        """A schedule that was missed, say while the server was down, runs once."""
+        """Start scheduled backups. A schedule that was missed (the server was down, for example) runs once."""
         now = datetime.now(UTC)
         after = next_run(Frequency(row["frequency"]), row["hour"], row["weekday"], row["site_id"], now)
         await postpone(tx, row["site_id"], after)
@@ -152,8 +154,9 @@ class Backups:
             await create_backup(tx, self._tools.sealer, site, Cause.SCHEDULED)
 
     async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None:
-        """A step of the site's deletion, which was ordered at that time: since an earlier, unfinished deletion the site
-        may have been restored. Raises ServiceError, and then there is no backup."""
+        """Make the last backup of a site, as a step of the deletion that was ordered at that time. A final backup of an
+        earlier, unfinished deletion does not count, because the site may have been restored since. Raises ServiceError;
+        then there is no backup."""
         tools = self._tools
         if not (tools.places.folders.sites / site.account.name).exists():
             await run.log("The site has no files, so there is nothing to keep.")
@@ -163,7 +166,8 @@ class Backups:
         await self._back_up(run, site, Cause.FINAL)
 
     async def back_up_before(self, run: JobRun, site: SiteRow) -> None:
-        """A step of jobs that replace the content of a site. Raises ServiceError, and then there is no backup."""
+        """Make a backup, as a step of jobs that replace the content of a site. Raises ServiceError; then there is no
+        backup."""
         await self._back_up(run, site, Cause.MANUAL)
 
     async def _back_up(self, run: JobRun, site: SiteRow, cause: Cause) -> None:
@@ -195,6 +199,6 @@ class Backups:
         await close_alert(tx, drill_alert(site.id))
 
     async def account_removed(self, owner_id: UUID) -> None:
-        """The backups of a person's deleted sites go with the account."""
+        """A person's account is removed: remove the backups of the person's deleted sites with it."""
         for repository_id in await repositories_of(self._tools.database, owner_id):
             await remove_repository(self._tools, repository_id)

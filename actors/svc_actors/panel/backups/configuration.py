@@ -1,11 +1,11 @@
 """A site's configuration in a backup: names, redirects, denied and protected paths, DNS records, PHP, the application
 with its variables, schedules and an uploaded certificate.
 
-The snapshot, which is encrypted, has the certificate's key and the values of variables; the record of the backup has
-all the rest, so that the changes of a restoration can be shown without opening the repository.
+The snapshot, which is encrypted, contains the certificate's key and the values of variables; the record of the backup
+contains everything else, so that the changes of a restoration can be shown without opening the repository.
 
-A list of a site is declared once, as a `StoredList`: reading it into a backup, comparing it with the site and putting
-its entries back follow from that.
+Each list of a site is declared once, as a `StoredList`: reading it into a backup, comparing it with the site and
+restoring its entries all use this declaration.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class StoredApp(_Stored):
 
 
 class StoredVariable(_Stored):
-    """`value` is None in the record of a backup, which has its `bytes` instead, 0 if an older release wrote it. `mark`
-    tells whether a variable has the same value."""
+    """`value` is None in the record of a backup. The record has the value's size in `bytes` instead, 0 if an older
+    release wrote it. Equal values of a variable have equal `mark`s."""
 
     name: str
     mark: str
@@ -116,12 +116,12 @@ class StoredVariable(_Stored):
 
     @property
     def size(self) -> int:
-        """Of name and value together."""
+        """The bytes of name and value together."""
         return self.bytes if self.value is None else variable_bytes(self.name, self.value)
 
 
 class StoredCertificate(_Stored):
-    """An uploaded one. `key` is None in the record of a backup."""
+    """An uploaded certificate. `key` is None in the record of a backup."""
 
     chain: str
     names: tuple[str, ...]
@@ -131,28 +131,28 @@ class StoredCertificate(_Stored):
 
 
 class StoredEntry(_Stored):
-    """An entry of a list, and how one is put back into a site."""
+    """An entry of a list, and how it is restored to a site."""
 
     @property
     def identity(self) -> str:
-        """Tells it from the others of the list."""
+        """Distinguishes the entry from the others of the list."""
         raise NotImplementedError
 
     @property
     def detail(self) -> str:
-        """For people who read what a restoration would change."""
+        """The entry's content, for people who read what a restoration would change."""
         raise NotImplementedError
 
     def held_by(self, own: Self) -> bool:
-        """Whether the site's own entry of this identity already has all of this one."""
+        """Whether the site's own entry of this identity already has everything that this entry has."""
         return own == self
 
     def refusal(self) -> str | None:
-        """Why this release cannot put it back."""
+        """Why this release cannot restore the entry; None if it can."""
         return None
 
     async def put_back(self, tx: Transaction, site: SiteRow) -> None:
-        """Add it to the site, or make the site's own of this identity like it."""
+        """Add the entry to the site, or change the site's own entry of this identity to match it."""
         raise NotImplementedError
 
 
@@ -164,7 +164,8 @@ class StoredRedirect(StoredEntry):
 
     @property
     def identity(self) -> str:
-        """A site may redirect a path one way and what is below it another way. No path has a blank in it."""
+        """The path and whether paths below it are included: a site may redirect a path to one URL and the paths below
+        it to another. No path contains a blank."""
         return f"{self.path} and below" if self.below else self.path
 
     @property
@@ -192,7 +193,8 @@ class StoredDenied(StoredEntry):
 
 
 class StoredProtected(StoredEntry):
-    """`logins` with what their passwords are compared with. Logins that were added since the backup stay."""
+    """A protected path: `logins` with their password verifiers. A restoration keeps logins that were added since the
+    backup."""
 
     path: str
     logins: Mapping[str, str]
@@ -265,9 +267,9 @@ class StoredTask(StoredEntry):
 
 @dataclass(frozen=True)
 class StoredList:
-    """`query` reads the entries of a site as JSON objects; `most` of them a site may have. `key` is the field of
-    `Configuration`, `plural` the word of messages. `closes`: it keeps visitors out, so it is served before the files of
-    the backup come."""
+    """`query` reads the entries of a site as JSON objects; `most` is how many of them a site may have. `key` is the
+    field of `Configuration`, `plural` the word in messages. `closes`: the entries keep visitors out, so they are served
+    before the files of the backup are restored."""
 
     key: str
     part: Part
@@ -322,7 +324,7 @@ READS: Final = (*_READ_AS_JSON.values(), _CERTIFICATE, SEALED_VARIABLES)
 
 
 class Configuration(_Stored):
-    """`site` is one. What there is none of in a backup, its release may not have known."""
+    """`site` has one entry. If another list is empty, the release that made the backup may not have known this list."""
 
     site: tuple[StoredSite, ...]
     domains: tuple[StoredName, ...] = ()
@@ -359,7 +361,7 @@ def parsed_configuration(data: object) -> Configuration:
 
 
 async def site_configuration(queryable: Queryable, sealer: Sealer, site: SiteRow) -> dict[str, Any]:
-    """With the secrets of the site: for the snapshot alone."""
+    """The configuration with the secrets of the site. It may only go into the snapshot."""
     described: dict[str, Any] = {
         name: [row[0] for row in await queryable.fetch(query, site.id)] for name, query in _READ_AS_JSON.items()
     }
@@ -376,7 +378,7 @@ async def site_configuration(queryable: Queryable, sealer: Sealer, site: SiteRow
 
 
 def without_secrets(described: Mapping[str, Any]) -> dict[str, Any]:
-    """For the record of the backup."""
+    """The configuration for the record of the backup."""
     certificate = described.get("certificate")
     shown = dict(described)
     shown["variables"] = [

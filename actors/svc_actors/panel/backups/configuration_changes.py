@@ -1,8 +1,8 @@
-"""The changes that restoring a backup's configuration makes: shown before, applied by `ConfigurationRestore`, checked
-after.
+"""The changes that restoring a backup's configuration makes: they are shown before, applied by `ConfigurationRestore`,
+and verified afterwards.
 
-What the backup has comes back; what was added since stays. Nobody loses anything: a name that leads to another site by
-now, or whose domain has another customer's names, is left out, and so are the records of its zone.
+Everything in the backup is restored; what was added since stays. No other customer loses anything: a name that leads to
+another site by now, or whose domain has another customer's names, is left out, and so are the records of its zone.
 """
 
 from __future__ import annotations

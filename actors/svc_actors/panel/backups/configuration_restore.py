@@ -3,8 +3,9 @@ application and tasks in one transaction, then the records of the site's zones, 
 
 May be repeated.
 
-What keeps visitors out (`close`) is served before the files of the backup come: a site that lacks it, such as another
-one that the backup is restored to, would show them until the rest is restored.
+Settings that keep visitors out (`close`) are served before the files of the backup are restored. A site without these
+settings, for example another site to which the backup is restored, would otherwise show the files until the rest is
+restored.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class ConfigurationRestore:
     sealer: Sealer
 
     async def close(self, site: SiteRow, configuration: Configuration) -> None:
-        """Adds what keeps visitors out and the site lacks. Raises ServiceError if it is not served, and `conflict` if
-        the site has no room for it: the files would come without it."""
+        """Add the settings that keep visitors out and that the site lacks. Raises ServiceError if they are not served,
+        and `conflict` if the site has no room for them: otherwise the files would be restored without them."""
         if not any(getattr(configuration, each.key) for each in _CLOSING):
             return
         allowed = await self.allowed()
@@ -163,7 +164,8 @@ async def _put_app_back(
     configuration: Configuration,
     wanted: dict[Part, dict[str, ConfigurationAction]],
 ) -> None:
-    """The application uses them from its next start on, as after a change by hand."""
+    """Restore the application's settings. The application uses them from its next start on, as after a change by
+    hand."""
     if wanted[Part.APP]:
         app = await app_of(tx, site)
         await change_app(tx, app, configuration.app[0].model_dump(exclude={"runtime"}))

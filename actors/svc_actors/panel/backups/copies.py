@@ -1,6 +1,7 @@
-"""Copies backups to a target: the new one first, then those it lacks, the newest first, for a bounded time.
+"""Copies backups to a target: the new one first, then others that the target lacks, the newest first, for a limited
+time.
 
-After each step the records say what the target was seen to hold.
+After each step the records say which backups the target holds, as listed last.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Copying:
 
     async def bring(self, backup: BackupRow) -> None:
         """Make the target hold a backup, then the other completed ones, and none that was deleted. Raises ServiceError
-        if it does not hold `backup`; other failures are in the job's log and in the records."""
+        if the target does not hold `backup`; other failures are noted in the job's log and in the records."""
         await require_mounted(self._tools.database, self._target)
         self._there = await self._open()
         here = await self._tools.restic.snapshots(self._run.program, self._local)
@@ -69,7 +70,7 @@ class Copying:
             await self._log(f"the rest is done with the next backup: {failure.message}")
 
     async def _open(self) -> list[Snapshot]:
-        """What the target holds; creates a repository if it has none."""
+        """The backups that the target holds; creates a repository if the target has none."""
         restic, program = self._tools.restic, self._run.program
         try:
             there = await restic.snapshots(program, self._remote)
@@ -83,7 +84,7 @@ class Copying:
         return there
 
     async def _catch_up(self, missing: Sequence[UUID], wanted: Sequence[UUID], here: Sequence[Snapshot]) -> None:
-        """Raises StalledError if the target hangs: each further backup would wait just as long."""
+        """Copy older backups. Raises StalledError if the target hangs: each further backup would wait just as long."""
         until = trio.current_time() + CATCH_UP_SECONDS
         for place, backup_id in enumerate(missing):
             if trio.current_time() >= until:
@@ -100,7 +101,7 @@ class Copying:
                 await self._log(f"an older backup has no copy: {failure.message}")
 
     async def _copy(self, backup_id: UUID, wanted: Sequence[UUID], here: Sequence[Snapshot]) -> set[UUID]:
-        """What the target then holds. Raises ServiceError if this backup is not among it."""
+        """Returns the backups that the target then holds. Raises ServiceError if this backup is not among them."""
         snapshots = ids_of(here, backup_id)
         if not snapshots:
             raise unavailable("The backup is no longer in its repository on this server.", hint="Create a new backup.")

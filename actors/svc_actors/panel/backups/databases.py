@@ -31,7 +31,7 @@ _BLOCK: Final = 1 << 20
 
 
 class SiteDatabases(Protocol):
-    """What backups need of the databases of sites."""
+    """The functions of sites' databases that backups use."""
 
     def server(self, kind: EngineKind) -> DatabaseServer: ...
 
@@ -93,8 +93,8 @@ class DatabaseBackups:
         return len(rows)
 
     async def verify(self, content: Path) -> list[Dumped]:
-        """Read every dump to its end, and write the list of them. A dump gets its name only once the engine's program
-        has succeeded and its last line is there."""
+        """Read every dump to its end, and write a list of the dumps. A dump gets its final name only once the engine's
+        program has succeeded and the dump's last line is present."""
         dumped = await trio.to_thread.run_sync(_read_dumps, content / FOLDER)
         (content / LIST).write_text(json.dumps([asdict(dump) for dump in dumped], indent=1))
         return dumped
@@ -110,8 +110,8 @@ class DatabaseBackups:
                 raise unavailable(f"The dump of {dump.name} differs from what was backed up; the site was not changed.")
 
     async def targets(self, site: SiteRow, dumped: Sequence[Dumped]) -> list[tuple[Dumped, DatabaseRow]]:
-        """Which database of a site each dump is loaded into: that of the same engine and name. Raises `conflict` if
-        there is none."""
+        """The database of the site into which each dump is loaded: the one with the same engine and name. Raises
+        `conflict` if there is none."""
         there = {(row.engine, row.name): row for row in await self.of_site(site)}
         found = []
         for dump in dumped:
@@ -128,7 +128,7 @@ class DatabaseBackups:
 
     async def load(self, run: JobRun, site: SiteRow, content: Path, dumped: Sequence[Dumped], aside: Path) -> None:
         """Replace the content of the databases. The current content of each is saved in the folder `aside` first.
-        Raises ServiceError, and then all of them have their content again."""
+        Raises ServiceError; then all of them have their old content again."""
         targets = await self.targets(site, dumped)
         try:
             for dump, row in targets:
@@ -141,7 +141,7 @@ class DatabaseBackups:
             raise
 
     async def put_back(self, run: JobRun, site: SiteRow, aside: Path) -> None:
-        """Load again whatever was saved aside, and remove it. If that fails it stays there for another try."""
+        """Load the saved content again, and remove the saved files. If that fails, these stay for another attempt."""
         # A database that was emptied while its server was down still has the status `creating`.
         for row in await self.of_site(site, DatabaseStatus.CREATING):
             file = aside / _file(row.engine, row.name)
@@ -151,7 +151,7 @@ class DatabaseBackups:
         await trio.to_thread.run_sync(_remove, aside)
 
     async def set_aside(self, run: JobRun, row: DatabaseRow, aside: Path) -> None:
-        """Dump the content of a database to where `put_back` finds it."""
+        """Dump the content of a database to the place where `put_back` finds it."""
         await self._dump(run, row, aside / _file(row.engine, row.name))
 
     async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:

@@ -1,8 +1,8 @@
 """The work of a restore drill: a backup is restored out of everybody's reach, compared, and removed.
 
 Its files go to a folder of root's and are compared with the manifest, byte for byte. Its databases are loaded into
-databases of a number that no site has and dumped again; tables and rows in both dumps are compared. However a drill
-ends, its folder is removed when the core starts, and its databases in the next round (`remove_scratch`).
+databases that are named with a number of no site, and dumped again; tables and rows in both dumps are compared. However
+a drill ends, its folder is removed when the core starts, and its databases in the next round (`remove_scratch`).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ async def _drop(tools: Tools, job_id: int, scratch: Sequence[str]) -> None:
 
 
 def content_of(dump: Path) -> str:
-    """Digest of the tables and rows of a dump, in its order."""
+    """A digest of the tables and rows of a dump, in the dump's order."""
     digest = hashlib.sha256()
     for line in _lines(dump):
         if line.strip() and not line.startswith(_NOT_COMPARED):

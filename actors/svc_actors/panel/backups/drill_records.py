@@ -57,7 +57,7 @@ async def start_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None =
 
 
 async def _choose(tx: Transaction, site_id: UUID | None = None) -> Record | None:
-    """A backup to try: `id`, and `site_id` and `domain` of its site, which exists. None if there is none."""
+    """A backup to try: its `id`, and `site_id` and `domain` of its site, which still exists. None if there is none."""
     return await tx.fetchrow(
         """SELECT newest.id, sites.id AS site_id, sites.domain
            FROM sites JOIN backup_repositories ON backup_repositories.site_id = sites.id
@@ -99,8 +99,8 @@ def drill_alert(site_id: UUID) -> str:
 
 
 async def end_drill(tx: Transaction, job: Job) -> None:
-    """A failed drill opens an alert of its site, and a successful one of the same site closes it. A scheduled drill
-    that a restart cut short is due again at once, and a cancelled one the next day."""
+    """Record the end of a drill. A failed drill opens an alert about its site, and a successful one of the same site
+    closes the alert. A scheduled drill that a restart cut short is due again at once, a cancelled one the next day."""
     row = await tx.fetchrow(
         """UPDATE backup_drills SET status = $2, error = $3, ended_at = now()
            WHERE job_id = $1 AND status = 'pending' RETURNING domain, cause""",
@@ -124,7 +124,8 @@ async def end_drill(tx: Transaction, job: Job) -> None:
 
 
 async def start_due_drill(tx: Transaction) -> None:
-    """A missed drill runs once. If there is nothing to try, or a drill is pending, the next is due in a week."""
+    """Start the scheduled drill if it is due. A missed drill runs once. If there is no backup to try, or a drill is
+    pending, the next is due in a week."""
     due = await tx.fetchval(
         """UPDATE backup_drill_plan SET next_run_at = now() + interval '7 days'
            WHERE frequency = 'weekly' AND next_run_at <= now() RETURNING true"""
@@ -139,7 +140,7 @@ async def start_due_drill(tx: Transaction) -> None:
 async def write_compared(
     tx: Transaction, job_id: int, *, entries: int | None = None, databases: int | None = None
 ) -> None:
-    """How much of the backup was compared: entries of the tree, or databases."""
+    """Record how much of the backup was compared: entries of the tree, or databases."""
     await tx.execute(
         """UPDATE backup_drills SET entries = coalesce($2, entries), databases = coalesce($3, databases)
            WHERE job_id = $1""",
@@ -155,7 +156,7 @@ async def write_scratch(tx: Transaction, job_id: int, names: list[str]) -> None:
 
 
 async def left_scratch(queryable: Queryable) -> list[Record]:
-    """Of drills that have ended: `job_id` and `scratch`."""
+    """The scratch databases of drills that have ended: `job_id` and `scratch`."""
     return await queryable.fetch(
         "SELECT job_id, scratch FROM backup_drills WHERE status <> 'pending' AND scratch <> '{}'"
     )

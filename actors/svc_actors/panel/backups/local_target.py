@@ -1,7 +1,7 @@
 """Local backup targets, which are folders of this server: whether the disk is mounted, and whether it has room.
 
-If a disk is not mounted, its mount point is an empty folder of the root disk. A marker file, written when the target is
-added, tells them apart: without it nothing is written there.
+If a disk is not mounted, its mount point is an empty folder of the root disk. A marker file, written to the disk when
+the target is added, distinguishes the disk from its mount point: without the marker nothing is written there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ async def require_mounted(database: Database, target: TargetRow) -> None:
 
 
 async def _is_of_before(database: Database, target_id: UUID, path: str) -> bool:
-    """Whether this is a folder from before markers existed: it holds repositories, or never held any."""
+    """Whether the folder may belong to a target from before markers existed: it holds repositories, or the target never
+    held any."""
     if await trio.to_thread.run_sync(_holds_repositories, Path(path)):
         return True
     return not await database.fetchval(
@@ -59,8 +60,8 @@ def _holds_repositories(folder: Path) -> bool:
 
 
 async def require_room_at(target: TargetRow, repository: Path, copy: Path, added: int) -> None:
-    """Raises `capacity` if the target's disk has no room for what its copy of a repository lacks, which is at least
-    what the new backup has added."""
+    """Raises `capacity` if the target's disk has no room for the data that its copy of a repository lacks. This is at
+    least what the new backup has added."""
     if not isinstance(target.settings, LocalSettings):
         return
     path = target.settings.path

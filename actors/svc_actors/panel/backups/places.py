@@ -59,7 +59,7 @@ class Places:
         self._checked(repository_id).touch()
 
     def write_unchecked(self, repository_id: UUID) -> None:
-        """Something unfinished was left in the repository."""
+        """Record that the repository contains something unfinished, so that the next check reads all of it."""
         self._checked(repository_id).unlink(missing_ok=True)
 
     def _checked(self, repository_id: UUID) -> Path:
@@ -73,7 +73,7 @@ class Places:
         return self.work(job_id) / "said"
 
     def aside(self, job_id: int) -> Path:
-        """Former content of the databases that a restoration or an import loads."""
+        """The former content of databases that a restoration or an import is loading."""
         return self.work(job_id) / "aside"
 
     def put_back(self, job_id: int) -> Path:
@@ -102,8 +102,8 @@ class Places:
         return ready
 
     def put_aside(self, job_id: int) -> None:
-        """From now on, however the job ends, the saved content is loaded again. Not before: nothing was removed yet,
-        and loading it would undo what visitors have written since."""
+        """From now on, however the job ends, the saved content is loaded again. This is called only when the first
+        content is about to be removed: before that, loading would undo what visitors have written since."""
         (self.work(job_id) / _READY).rename(self.aside(job_id))
         sync_folder(self.work(job_id))
 
@@ -113,13 +113,14 @@ class Places:
         return staging
 
     def remove_work(self, job_id: int) -> None:
-        """Remove both folders with their content. Only root has changed them, so no link in them leads away."""
+        """Remove both folders with their content. Only root has written to them, so no link in them leads elsewhere."""
         for folder in (self.work(job_id), self.staging(job_id)):
             if folder.exists():
                 remove_tree(folder)
 
     def keep_aside(self, job_id: int) -> None:
-        """For a restoration that was cut short: the former content of its databases outlives the folder of the job."""
+        """After a restoration that was cut short: keep the former content of its databases longer than the folder of
+        the job."""
         kept = self.put_back(job_id)
         if self.aside(job_id).exists():
             kept.parent.mkdir(mode=0o700, exist_ok=True)
@@ -127,8 +128,8 @@ class Places:
             sync_folder(kept.parent)
 
     def drop_aside(self, job_id: int) -> None:
-        """From now on nothing puts the databases back. One rename, since a kill in the midst of a removal would leave
-        some of them to be put back; `remove_work` removes it."""
+        """From now on nothing puts the databases back. This is one rename, because a kill in the middle of a removal
+        would leave some of the databases to be put back. `remove_work` removes the renamed folder."""
         work = self.work(job_id)
         if self.aside(job_id).exists():
             self.aside(job_id).rename(work / "replaced")
@@ -139,8 +140,9 @@ class Places:
         return sorted(int(name) for name in _names(self.backups / "put-back") if name.isdigit())
 
     def number_kept_aside(self, job_id: int) -> int | None:
-        """Number of the site that these databases belong to, from the names of their dumps: a database that was
-        restored to an earlier day may not know the job, or may have reused its number. None if there are none."""
+        """Number of the site to which these databases belong, or None if there are none. It is read from the names of
+        their dumps: if the panel's own database was restored to an earlier day, it may not know the job, or may have
+        reused the job's number."""
         found = [match for name in _names(self.put_back(job_id)) if (match := _OF_SITE.search(name))]
         return int(found[0][1]) if found else None
 

@@ -1,7 +1,8 @@
 """Puts databases back after a restoration was interrupted by a kill of the core or of their server.
 
-The restoration saved their content before it emptied them. It is kept apart (`Places.keep_aside`) until it is loaded,
-however many tries that takes. No backup or restoration of the site starts before (`Tools.put_back`).
+The restoration saved the databases' content before it emptied them. The saved content is kept (`Places.keep_aside`)
+until it is loaded, however many attempts that takes. No backup or restoration of the site starts before that
+(`Tools.put_back`).
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class PutBackWork:
 
 
 async def queue_put_back(tools: Tools) -> None:
-    """Queue a job for each site with databases to put back, unless it has one or had one minutes ago. Those of a site
-    without a record may be the last copy: they stay for `UNKNOWN_DAYS`, and an alert says so."""
+    """Queue a job for each site with databases to put back, unless the site has such a job or had one minutes ago. The
+    saved databases of a site without a record may be the last copy: they stay for `UNKNOWN_DAYS`, and an alert reports
+    them."""
     places = tools.places
     for job_id in await trio.to_thread.run_sync(places.kept_aside):
         number = await trio.to_thread.run_sync(places.number_kept_aside, job_id)

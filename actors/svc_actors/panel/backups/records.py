@@ -63,8 +63,8 @@ class BackupStatus(StrEnum):
 
 @dataclass(frozen=True)
 class BackupRow:
-    """`owner_id`: the site's owner, or its last one. `job_id` None: it was adopted. `files_before`: number of files of
-    the backup before, if this one has lost most of them."""
+    """`owner_id`: the site's owner, or its last one. `job_id` is None if the backup was adopted. `files_before`: the
+    number of files in the previous backup, if this backup has lost most of them."""
 
     id: UUID
     repository_id: UUID
@@ -90,7 +90,7 @@ class BackupRow:
 
 
 def tag_of(backup_id: UUID) -> str:
-    """The tag of its snapshots in every repository."""
+    """The tag of the backup's snapshots in every repository."""
     return f"backup-{backup_id}"
 
 
@@ -130,13 +130,13 @@ async def read_backup(queryable: Queryable, backup_id: UUID) -> BackupRow | None
 
 
 async def backup_of_job(queryable: Queryable, job_id: int) -> BackupRow | None:
-    """The backup that a job makes: at most one."""
+    """The backup that a job makes; a job makes at most one."""
     row = await queryable.fetchrow(f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE} WHERE backups.job_id = $1", job_id)
     return None if row is None else as_backup(row)
 
 
 async def has_final(queryable: Queryable, site_id: UUID, since: datetime) -> bool:
-    """Whether there is a backup from before the deletion that was ordered at that time."""
+    """Whether there is a final backup by the deletion that was ordered at that time."""
     found: bool = await queryable.fetchval(
         """SELECT EXISTS (SELECT FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
                           WHERE site_id = $1 AND cause = 'final' AND status = 'completed'
@@ -156,7 +156,8 @@ async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUI
 async def completed_by_size(
     queryable: Queryable, repository_id: UUID
 ) -> tuple[list[tuple[UUID, datetime]], list[tuple[UUID, datetime]]]:
-    """The newest first: those of the usual size, and those that have lost most of the files of the backup before."""
+    """The newest first, in two lists: backups of the usual size, and those that have lost most of the files of the
+    previous backup."""
     rows = await queryable.fetch(
         """SELECT id, created_at, files_before IS NULL AS whole FROM site_backups
            WHERE repository_id = $1 AND status = 'completed' ORDER BY created_at DESC, id""",
@@ -177,7 +178,7 @@ async def pending_job(queryable: Queryable, site_id: UUID) -> int | None:
 
 
 async def awaits_recovery(queryable: Queryable, site_id: UUID) -> bool:
-    """Whether the files of a lost server's site are not recovered yet: a backup of it would be empty."""
+    """Whether the site is of a lost server and its files are not recovered yet: a backup of it would be empty."""
     found: bool = await queryable.fetchval(
         "SELECT EXISTS (SELECT FROM recovery_sites WHERE site_id = $1 AND status <> 'recovered')", site_id
     )
@@ -232,7 +233,7 @@ async def complete_backup(
     configuration: Mapping[str, Any],
     files_before: int | None = None,
 ) -> None:
-    """Its snapshot was checked. May be repeated."""
+    """Record that the backup's snapshot was checked. May be repeated."""
     done = await tx.change(
         """UPDATE site_backups SET status = 'completed', files = $2, bytes = $3, added_bytes = $4, databases = $5,
                               configuration = $6, files_before = $7, completed_at = now()
@@ -261,7 +262,8 @@ async def adopt_backup(
     databases: Sequence[str] = (),
     configuration: Mapping[str, Any] | None = None,
 ) -> None:
-    """A backup whose job was failed by a restart, or which an older database forgot, may still be complete."""
+    """Record a complete backup without a usable record: a restart has failed its job, or an older database does not
+    know it."""
     await tx.execute(
         """INSERT INTO site_backups (id, repository_id, cause, status, files, bytes, databases, configuration,
                                      created_at, completed_at)
@@ -284,12 +286,13 @@ async def adopt_backup(
 
 
 async def count_as_whole(tx: Transaction, repository_id: UUID) -> None:
-    """Count its backups with far fewer files as backups of the usual size."""
+    """Count the site's backups with far fewer files as backups of the usual size from now on."""
     await tx.execute("UPDATE site_backups SET files_before = NULL WHERE repository_id = $1", repository_id)
 
 
 async def fail_backup(tx: Transaction, backup: BackupRow, why: str) -> None:
-    """The backup will not be completed. A completed one stays so: then a later step has failed."""
+    """Record that the backup will not be completed. A completed backup stays completed: then only a later step has
+    failed."""
     done = await tx.change(
         "UPDATE site_backups SET status = 'failed', error = $2 WHERE id = $1 AND status = 'pending'",
         backup.id,
@@ -311,7 +314,7 @@ async def orphans(queryable: Queryable) -> list[BackupRow]:
 
 
 async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
-    """The jobs among these that have not ended."""
+    """Those of these jobs that have not ended."""
     rows = await queryable.fetch(
         "SELECT id FROM jobs WHERE id = ANY($1::bigint[]) AND status IN ('queued', 'running')", list(job_ids)
     )
@@ -319,13 +322,13 @@ async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
 
 
 async def added_bytes(queryable: Queryable, backup_id: UUID) -> int:
-    """Bytes that it added to the repository, before compression."""
+    """How many bytes the backup added to the repository, before compression."""
     added: int = await queryable.fetchval("SELECT coalesce(added_bytes, 0) FROM site_backups WHERE id = $1", backup_id)
     return added
 
 
 async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID, held: Collection[UUID]) -> None:
-    """The target holds exactly these backups of a repository complete."""
+    """Record that of a repository's backups, the target holds exactly these complete."""
     await tx.execute(
         """DELETE FROM backup_copies USING site_backups
            WHERE site_backups.id = backup_id AND repository_id = $1 AND target_id = $2
@@ -357,7 +360,8 @@ async def write_copy_error(tx: Transaction, backup_id: UUID, target_id: UUID, er
 
 
 async def fail_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str) -> None:
-    """The target lacks the backup that was just made. For older ones the records keep what was last seen there."""
+    """Record that the target lacks the backup that was just made. For older backups the records keep what was listed
+    last."""
     await write_copy_error(tx, backup.id, target_id, error)
     data = {"site_id": str(backup.site_id), "target_id": str(target_id), "target": target}
     await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
@@ -385,12 +389,13 @@ async def start_deletion(tx: Transaction, backup: BackupRow) -> Job:
 
 
 async def put_back(tx: Transaction, backup_id: UUID) -> None:
-    """Its deletion was not carried out."""
+    """The deletion was not carried out: restore the backup's former status."""
     await tx.execute("UPDATE site_backups SET status = 'completed' WHERE id = $1 AND status = 'deleting'", backup_id)
 
 
 async def delete_backups(tx: Transaction, repository_id: UUID, backup_ids: Sequence[UUID]) -> None:
-    """Delete the records, and record the deletions, so that jobs remove the snapshots wherever they find them."""
+    """Delete the records of the backups, and record the deletions, so that jobs remove the snapshots wherever they find
+    them."""
     await tx.execute(
         """INSERT INTO backup_deletions (repository_id, backup_id)
            SELECT $1, * FROM unnest($2::uuid[]) ON CONFLICT DO NOTHING""",
@@ -401,13 +406,13 @@ async def delete_backups(tx: Transaction, repository_id: UUID, backup_ids: Seque
 
 
 async def write_lost(tx: Transaction, backup_ids: Sequence[UUID]) -> None:
-    """These backups are in no repository. If a snapshot turns up after all, it is not deleted."""
+    """Record that these backups are in no repository. If a snapshot of one is found after all, it is not deleted."""
     await tx.execute("DELETE FROM site_backups WHERE id = ANY($1::uuid[])", list(backup_ids))
 
 
 async def forget_old_deletions(queryable: Queryable) -> int:
-    """A backup on a target that was unreachable for longer than `DELETIONS_KEPT_DAYS` then counts as one without a
-    record."""
+    """Forget deletions that are older than `DELETIONS_KEPT_DAYS`. If a target was unreachable for longer than that, a
+    deleted backup on it then counts as one without a record."""
     return await queryable.change(
         "DELETE FROM backup_deletions WHERE deleted_at < now() - make_interval(days => $1)", DELETIONS_KEPT_DAYS
     )

@@ -23,8 +23,9 @@ _REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_
 
 @dataclass(frozen=True)
 class RepositoryRow:
-    """`site_id` None: the site was deleted. `known_until`: until then backups expired without a record of it, but the
-    records listed all that existed; None if that never was so."""
+    """`site_id` is None if the site was deleted. `known_until`: backups made before this time have expired without a
+    record of the deletion, but at that time the records listed all that existed; None if the records were never
+    complete in this way."""
 
     id: UUID
     site_id: UUID | None
@@ -58,7 +59,7 @@ async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
 
 
 async def overstayed(queryable: Queryable) -> list[UUID]:
-    """Repositories of deleted sites whose time is over."""
+    """Repositories of deleted sites that were kept for long enough."""
     rows = await queryable.fetch(
         "SELECT id FROM backup_repositories WHERE site_id IS NULL AND kept_until < now() ORDER BY id"
     )
@@ -79,7 +80,7 @@ async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> U
 
 
 async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
-    """The site is deleted: its backups, if any, stay its owner's for so many days."""
+    """The site is deleted: its backups, if any, stay available to its owner for so many days."""
     await tx.execute(
         """UPDATE backup_repositories
            SET owner_id = $2, domain = $3,
@@ -95,5 +96,5 @@ async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
 
 
 async def remove_repository_row(tx: Transaction, repository_id: UUID) -> None:
-    """Its backups go with it."""
+    """Remove the repository's row, and with it those of its backups."""
     await tx.execute("DELETE FROM backup_repositories WHERE id = $1", repository_id)

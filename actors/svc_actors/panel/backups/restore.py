@@ -1,8 +1,9 @@
-"""The work of a restoration: content is fetched next to the site, compared with the manifest, and only then moved in.
+"""The work of a restoration: content is fetched into a folder next to the site's, compared with the manifest, and only
+then moved into the site.
 
-Until it was verified, restored content lies in a folder of root's, so an earlier failure leaves the site as it was. A
-whole site is then exchanged entry by entry (`tree_switch`), which an interruption undoes at the next start; the site's
-own account moves a single file or folder into place, in one step.
+Until it is verified, restored content lies in a folder that only root can read, so a failure before that leaves the
+site as it was. A whole site is then exchanged entry by entry (`tree_switch`), which an interruption undoes at the next
+start; the site's own account moves a single file or folder into place, in one step.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _PLACE_SECONDS = 600.0
 
 
 class RestoreWork:
-    """The work of `backup.restore`. The job belongs to the site that is written, which need not be the backup's own."""
+    """The work of `backup.restore`. The job belongs to the site to which the backup is restored, which need not be the
+    backup's own."""
 
     def __init__(
         self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore, accounts: Accounts
@@ -69,7 +71,7 @@ class RestoreWork:
             await run.log(f"{site.domain} is restored to {backup.created_at:%Y-%m-%d %H:%M} UTC.")
 
     async def reserve_disk(self, run: JobRun) -> None:
-        """Fetch the backup's descriptions first: they have the sizes of what is restored."""
+        """Fetches the backup's descriptions first, because they contain the sizes of the parts to restore."""
         async with self._tools.cleaned_on_failure(run):
             site, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
@@ -118,8 +120,8 @@ class RestoreWork:
             await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
 
     async def load_databases(self, run: JobRun) -> None:
-        """A kill in the midst leaves a MariaDB database partly loaded: the next core puts its former content back
-        (`PutBackWork`)."""
+        """If the core is killed during this step, a MariaDB database stays partly loaded: the next core puts its former
+        content back (`PutBackWork`)."""
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.DATABASES not in self._parts(run):
                 return
@@ -151,7 +153,7 @@ class RestoreWork:
                 await run.log(placed)
 
     async def configure(self, run: JobRun) -> None:
-        """Comes last, since its failure undoes nothing: it is reported, and a new order may retry."""
+        """The last step, because its failure undoes nothing: the failure is reported, and a new order may try again."""
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.CONFIGURATION in self._parts(run):
                 site, _, _ = await self._of(run)
@@ -159,7 +161,7 @@ class RestoreWork:
         await self._tools.clean(run.id)
 
     async def _place(self, run: JobRun, site: SiteRow) -> str:
-        """Returns what was done, in words. Nothing is awaited once it is done."""
+        """Put the files into place; returns what was done, in words. Nothing is awaited once it is done."""
         folder, path = site_folder(self._places.folders, site), self._path(run)
         staging = self._places.staging(run.id)
         if path is None:
@@ -178,7 +180,7 @@ class RestoreWork:
         return f"{path} was put into its place."
 
     async def _make_home(self, site: SiteRow) -> None:
-        """For a site whose folder was lost: no repair makes it, as it would be empty."""
+        """Create the home of a site whose folder was lost. No repair creates it, because it would be empty."""
         try:
             await self._accounts.make(site.account, None)
         except AccountError as error:
@@ -216,7 +218,7 @@ class RestoreWork:
         return path
 
     def _only(self, run: JobRun) -> str | None:
-        """The database to restore, if it is a single database and no files."""
+        """The database to restore, if the order is for a single database and no files."""
         name: str | None = run.parameters.get("database")
         return name
 

@@ -1,5 +1,5 @@
-"""Which backups of a site are kept: the last ones, and the last of each of the last days, weeks and months that have
-one (as in `restic forget --keep-daily`). The newest is always kept."""
+"""Decides which backups of a site are kept: the newest ones, and the last backup of each of the last days, weeks and
+months that have one (as in `restic forget --keep-daily`). The newest is always kept."""
 
 from __future__ import annotations
 

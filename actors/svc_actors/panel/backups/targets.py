@@ -40,8 +40,8 @@ class TargetRow(TargetOf[AnySettings]):
     parser = SETTINGS
 
     def repository(self, repository_id: UUID | str, work: Path, sealer: Sealer) -> Repository:
-        """A site's repository there, or another one by its name. Files with credentials lie in `work`, which root alone
-        can read and which goes with the job."""
+        """A site's repository at this target, or another one by its name. Files with credentials are written to `work`,
+        which only root can read and which is removed with the job."""
         password = work / "password"
         secret = self.secret(sealer) or ""
         match self.settings:
@@ -68,8 +68,8 @@ class TargetRow(TargetOf[AnySettings]):
 
 
 def _told(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
-    """The argument list of OpenSSH, with every setting that matters: it reads no configuration of this server, asks for
-    nothing, and trusts the pinned key alone."""
+    """The argument list of OpenSSH, with every setting that matters: with it OpenSSH reads no configuration of this
+    server, asks no questions, and trusts only the pinned key."""
     if not folder.exists():
         folder.mkdir(mode=0o700)
         write_secret(folder / "key", private_key)
@@ -127,7 +127,7 @@ async def write_target(
 
 
 async def write_marked(tx: Transaction, target_id: UUID) -> None:
-    """From now on the folder of a local target has its marker."""
+    """Record that the folder of a local target has its marker."""
     await tx.execute(
         "UPDATE backup_targets SET settings = settings || '{\"marked\": true}'::jsonb WHERE id = $1", target_id
     )

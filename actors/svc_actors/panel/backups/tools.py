@@ -1,4 +1,5 @@
-"""Shared by all work on backups: the repository of a site, what it holds of a backup, and room on the disk."""
+"""Functions shared by all work on backups: the repository of a site, the parts of a backup in it, and room on the
+disk."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ _ADOPTED: Final = "adopted"
 
 @dataclass(frozen=True)
 class SnapshotIds:
-    """The snapshots of a backup in a repository: `tree` is that of the site, with the manifest as it was scanned;
-    `manifest` that of a separate manifest, if the site was changed meanwhile."""
+    """The snapshots of a backup in a repository. `tree` is the snapshot of the site, including the manifest as it was
+    scanned; `manifest` is a separate snapshot of a later manifest, if the site was changed meanwhile."""
 
     tree: str
     manifest: str | None
@@ -49,7 +50,7 @@ class SnapshotIds:
 
 
 def complete_snapshot_ids(snapshots: Sequence[Snapshot], backup_id: UUID) -> SnapshotIds | None:
-    """None unless the repository holds it complete."""
+    """The snapshots of a backup; None unless the repository holds the backup complete."""
     ours = [snapshot for snapshot in snapshots if {tag_of(backup_id), COMPLETE} <= set(snapshot.tags)]
     trees = [snapshot.id for snapshot in ours if MANIFEST not in snapshot.tags]
     manifests = [snapshot.id for snapshot in ours if MANIFEST in snapshot.tags]
@@ -73,9 +74,9 @@ class Tools:
     databases: DatabaseBackups
 
     async def open_repository(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
-        """Make the job's folder and open the site's repository on this server, creating it if needed. Removes locks of
-        processes that have ended and leftovers of interrupted jobs, and adopts complete backups without a record
-        (`unrecorded`). Returns the snapshots that it then holds."""
+        """Make the job's folder and open the site's repository on this server, creating the repository if needed.
+        Removes locks of processes that have ended and leftovers of interrupted jobs, and adopts complete backups
+        without a record (`unrecorded`). Returns the snapshots that the repository then holds."""
         local = await self.local(run, repository, create=True)
         if not (Path(local.location) / "config").exists():
             await self.restic.init(run.program, local)
@@ -115,8 +116,8 @@ class Tools:
     ) -> tuple[list[Snapshot], SnapshotVerdict]:
         """Remove only the snapshots of deleted backups and those that jobs left incomplete: backups without a record
         may be newer than the records. Returns the remaining snapshots and the verdict. `snapshots`: the repository's
-        snapshots, if the job has just listed them. `known_until`: for a target, if this server has a complete backup
-        (`judge`)."""
+        snapshots, if the job has just listed them. `known_until`: for `judge`; given for a target, and only if this
+        server has a complete backup."""
         if snapshots is None:
             snapshots = await self.restic.snapshots(run.program, repository)
         judged = judge(snapshots, await recorded(self.database, repository_id), known_until)
@@ -133,7 +134,8 @@ class Tools:
         backup_id: UUID,
         made_at: datetime | None,
     ) -> bool:
-        """Record a backup from its own description. If it cannot be read now it stays, and is tried again."""
+        """Record a backup without a record from the description in its own snapshot. If the description cannot be read
+        now, the backup stays and the next job tries again."""
         kept = complete_snapshot_ids(held, backup_id)
         assert kept is not None
         said = self.places.work(run.id) / f"adopted-{backup_id}"
@@ -165,8 +167,8 @@ class Tools:
         return True
 
     async def open_for_restore(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
-        """Open the repository for the steps of a restoration of this backup, which then find its snapshots with
-        `snapshot_ids`. Raises not_found unless the repository holds it complete."""
+        """Open the repository for the steps of a restoration of this backup; these steps then find the backup's
+        snapshots with `snapshot_ids`. Raises not_found unless the repository holds the backup complete."""
         ids = complete_snapshot_ids(await self.open_repository(run, repository), backup_id)
         if ids is None:
             raise not_found("The backup is no longer in its repository.", hint="Restore another backup.")
@@ -190,7 +192,7 @@ class Tools:
             await self.fetch(run, local, kept.manifest, said / MANIFEST)
 
     def listed(self, run: JobRun) -> Path:
-        """The manifest of the backup: a separate one if there is one, else that of the snapshot."""
+        """The manifest of the backup: the separate one if there is one, else the one in the snapshot of the site."""
         own = self.places.said(run.id) / MANIFEST / MANIFEST
         return own if own.exists() else self.places.said(run.id) / LISTED
 
@@ -199,8 +201,8 @@ class Tools:
         return await self.databases.held(self.places.said(run.id) / CONTENT)
 
     async def require_room(self, needed: int, *, what: str, left: str, hint: str) -> None:
-        """Raises `capacity` if the disk cannot take so many bytes and keep `SPARE_BYTES` free. `what` needs them;
-        `left`: in which state things were left."""
+        """Raises `capacity` if the disk does not have room for so many bytes plus `SPARE_BYTES`. `what` needs them;
+        `left`: the state in which things were left."""
         free = await trio.to_thread.run_sync(self.places.free_bytes)
         if needed + SPARE_BYTES > free:
             raise capacity(f"{what} may need {needed + SPARE_BYTES:,} bytes, and {free:,} are free; {left}.", hint=hint)
@@ -217,8 +219,8 @@ class Tools:
 
     @asynccontextmanager
     async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
-        """After a failed restoration only content that could not be put back is kept. Once files were exchanged, the
-        databases keep their restored content as well."""
+        """Clean up after a failed restoration: only content that could not be put back is kept. Once files were
+        exchanged, the databases keep their restored content as well."""
         try:
             yield
         except BaseException:

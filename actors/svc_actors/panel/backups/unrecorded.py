@@ -1,13 +1,13 @@
-"""Compares what a repository holds with its records, and decides which snapshots are removed and which stay.
+"""Compares the snapshots in a repository with its records, and decides which snapshots are removed and which stay.
 
-The repository is what remains when records are lost: a database from an earlier day (a recovery from an older manifest,
-a restored dump, a rolled-back file system) does not know the newest backups. So a missing record never decides. A
-snapshot is removed if a record says that it was deleted, or if its own tag says that it is incomplete and its job does
-not run. Of the rest:
+The repository still exists when records are lost: a database from an earlier day (a recovery from an older manifest, a
+restored dump, a rolled-back file system) does not know the newest backups. So a missing record is never a reason to
+remove a snapshot. A snapshot is removed if a record says that it was deleted, or if its own tag says that it is
+incomplete and its job does not run. The other snapshots stay:
 
 - a complete backup in the site's repository on this server is adopted: it is listed, restored and expires like others;
 - a backup that only a target holds stays there, and an alert says so. It is removed if it is older than the first day
-  on which deletions had records (`RepositoryRow.known_until`): it had expired, and the target did not know yet;
+  on which deletions had records (`RepositoryRow.known_until`): it had expired, and was not yet removed from the target;
 - a snapshot without a tag of ours belongs to somebody else, and stays too.
 """
 
@@ -42,8 +42,8 @@ class Recorded:
 
 @dataclass(frozen=True)
 class SnapshotVerdict:
-    """`superfluous` are removed. `complete` are backups without a record, the oldest first, each with the time when it
-    was made. `foreign` snapshots have no tag of ours."""
+    """`superfluous` snapshots are removed. `complete` are backups without a record, the oldest first, each with the
+    time when it was made. `foreign` snapshots have no tag of ours."""
 
     superfluous: tuple[Snapshot, ...]
     complete: Mapping[UUID, datetime | None]
@@ -63,8 +63,8 @@ async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
 
 
 def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> SnapshotVerdict:
-    """A backup is complete once its tree is marked so, which is the last step (`BackupWork.check`). A backup without a
-    record that was made before `known_until` was deleted."""
+    """A backup is complete once the snapshot of its tree is tagged as complete, which is the last step
+    (`BackupWork.check`). A backup without a record that was made before `known_until` counts as deleted."""
     of = {snapshot.id: backup_of(snapshot) for snapshot in snapshots}
     trees = {
         backup_id: snapshot.time
@@ -87,7 +87,7 @@ def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime 
 
 
 def backup_of(snapshot: Snapshot) -> UUID | None:
-    """The backup that a snapshot belongs to, by its tag."""
+    """The backup to which a snapshot belongs, by the snapshot's tag."""
     for tag in snapshot.tags:
         if tag.startswith(TAG):
             try:
@@ -98,7 +98,7 @@ def backup_of(snapshot: Snapshot) -> UUID | None:
 
 
 async def tell_of_adopted(tx: Transaction, repository: RepositoryRow, adopted: Collection[UUID]) -> None:
-    """The alert stays until the first backup after somebody has acknowledged it."""
+    """Alert about adopted backups. After somebody has acknowledged the alert, it stays until the next backup."""
     key = f"backups-adopted:{repository.id}"
     if adopted:
         message = (
@@ -114,7 +114,7 @@ async def tell_of_adopted(tx: Transaction, repository: RepositoryRow, adopted: C
 async def tell_of_unknown(
     tx: Transaction, repository: RepositoryRow, target: TargetRow, judged: SnapshotVerdict
 ) -> None:
-    """Alert about what stays at a target although no record has it."""
+    """Alert about snapshots that stay at a target although they have no record."""
     times = [f"{at:%Y-%m-%d %H:%M} UTC" for at in judged.complete.values() if at is not None]
     message = None
     if judged.complete:

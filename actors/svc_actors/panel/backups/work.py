@@ -1,8 +1,8 @@
 """The work of a backup: step by step, into the repository of its site, then to every target.
 
-The steps share the job's folder (`Places`), which is removed when they end, however they do. Nothing in a repository
-counts before `check` marks it complete: the next job that opens the repository removes what is neither marked nor of a
-running job (`unrecorded`).
+The steps share the job's folder (`Places`), which is removed when they end, for whatever reason. A snapshot counts only
+once `check` has tagged it as complete: the next job that opens the repository removes snapshots that are neither tagged
+nor of a running job (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class BackupWork:
             )
 
     async def copy(self, run: JobRun) -> None:
-        """A failure here leaves the backup on this server complete; the next backup brings the target what it lacks."""
+        """If this step fails, the backup on this server is still complete; the next backup copies to the target what it
+        lacks."""
         async with self._tools.cleaned_on_failure(run):
             _, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
@@ -183,7 +184,7 @@ class BackupWork:
                     await run.log(f"{target.name}: {failure.message}")
 
     async def retention(self, run: JobRun) -> None:
-        """If the records have just turned out to be older than the repository, nothing is removed this time."""
+        """If it has just turned out that the records are older than the repository, nothing is removed this time."""
         async with self._tools.cleaned_on_failure(run):
             _, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
@@ -205,11 +206,11 @@ class BackupWork:
         return self._places.work(run.id) / CONTENT
 
     def _home(self, site: SiteRow) -> Path:
-        """Also for a site that is being deleted, as long as none of its files are."""
+        """The home of the site, also of a site that is being deleted, as long as none of its files are deleted."""
         return self._places.folders.sites / site.account.name
 
     async def _parent(self, repository: RepositoryRow, held: Sequence[Snapshot]) -> str | None:
-        """The snapshot to compare with; without one, as in a new repository, restic reads every file."""
+        """The snapshot with which restic compares; without one, as in a new repository, restic reads every file."""
         found = await completed(self._database, repository.id)
         kept = complete_snapshot_ids(held, max(found, key=lambda backup: backup[1])[0]) if found else None
         return kept.tree if kept is not None else None
@@ -222,7 +223,7 @@ class BackupWork:
         return site, backup, await read_repository(self._database, backup.repository_id)
 
     def _note(self, run: JobRun, name: str, told: dict[str, Any]) -> None:
-        """Kept for later steps."""
+        """Remembered for later steps."""
         (self._places.work(run.id) / f"{name}.json").write_text(json.dumps(told))
 
     def _noted(self, run: JobRun, name: str) -> dict[str, Any]:
@@ -261,8 +262,8 @@ class DeletionWork:
 
 
 async def remove_repository(tools: Tools, repository_id: UUID) -> None:
-    """Delete a repository on this server, and all that is known of it. Copies at targets stay, but nobody can open them
-    any longer, as their key is deleted."""
+    """Delete a repository on this server, and everything that is known of it. Copies at targets stay, but nobody can
+    open them any longer, because their key is deleted."""
     await trio.to_thread.run_sync(tools.places.remove_repository, repository_id)
 
     async def remove(tx: Transaction) -> None:

@@ -1,4 +1,5 @@
-"""Certificates of sites: from ACME or uploaded, handed to the web server, and compared with what it shows visitors."""
+"""Certificates of sites: from ACME or uploaded, handed to the web server, and compared with those that it shows
+visitors."""
 
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
 from svc_actors.panel.certificates.records import CertificateState, SiteCertificate, Source, read_site_certificate

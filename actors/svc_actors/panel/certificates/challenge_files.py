@@ -1,6 +1,6 @@
 """Answers to ACME challenges as files that the web server serves for every site (RFC 8555, section 8.3).
 
-The files outlive the core: an authority that looks while it is down still gets its answer.
+The files stay when the core ends: an authority that looks for the answer while the core is down still gets it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ChallengeFiles(Http01):
         self._tokens: dict[str, frozenset[str]] = {}
 
     def clear(self) -> None:
-        """Remove what an earlier core has left. Call it before anything is offered."""
+        """Remove the files that an earlier core has left. Call it before anything is offered."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for file in self._folder.iterdir():
             file.unlink()

@@ -1,4 +1,5 @@
-"""Reads a certificate before it is served: is the chain whole, does the key fit, for which names and until when."""
+"""Reads a certificate before it is served, and checks that the chain is complete, that the key fits, for which names it
+is and until when."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Source(StrEnum):
 
 
 class CertificateState(StrEnum):
-    """NONE: the site has HTTP alone. ORDERING: it has none yet, and one is ordered. FAILED: it has none, and the last
-    order failed. EXPIRED: it has one that has expired."""
+    """NONE: the site has only HTTP. ORDERING: it has no certificate yet, and one is ordered. FAILED: it has none, and
+    the last order failed. EXPIRED: its certificate has expired."""
 
     NONE = "none"
     ORDERING = "ordering"

@@ -30,7 +30,7 @@ class Serving:
 
 
 async def compare_served(database: Database, serving: Serving) -> None:
-    """Check some of those that were not checked since their installation, or for an hour."""
+    """Check some of the certificates that were not checked since their installation, or for an hour."""
     rows = await database.fetch(
         """
         SELECT s.id, s.domain, c.fingerprint

@@ -1,8 +1,8 @@
 """Gets every site a certificate for its names, and checks that visitors are shown it.
 
-Level-triggered: every few seconds `run` looks for sites whose names, and orders whose state, are not as they should be,
-and acts, a few at a time. A certificate is recorded, written to a folder of its own and handed to the web server; then
-it is compared with what visitors are shown (`served`).
+Level-triggered: every few seconds `run` looks for sites whose certificate does not have their names, and for orders
+that are due, and works on a few of them at a time. A certificate is recorded, written to a folder of its own and handed
+to the web server; then it is compared with the certificate that visitors see (`served`).
 
 Invariants: only the customer replaces an uploaded certificate; a certificate is served until a better one is there; an
 order continues across restarts (`svc_actors.certificates`).
@@ -65,7 +65,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
 
 @dataclass(frozen=True)
 class Wish:
-    """How to order a certificate. None keeps the earlier choice; the default is http-01 without wildcards."""
+    """How to order a certificate. None keeps the earlier choice; without one, the order is by http-01 and without
+    wildcards."""
 
     challenge: ChallengeType | None = None
     wildcards: Sequence[str] | None = None
@@ -119,7 +120,7 @@ class SiteCertificates:
                     await self._asked.wait()
 
     async def round(self) -> None:
-        """A single round of `run`: the orders that are due have ended when it returns."""
+        """A single round of `run`: the orders that are due have ended when this returns."""
         await self._clear()
         async with trio.open_nursery() as nursery:
             await self._look(nursery, trio.CapacityLimiter(AT_ONCE))
@@ -127,9 +128,9 @@ class SiteCertificates:
     async def issue(
         self, caller: Caller, site: SiteRow, wish: Wish, not_sooner_than: timedelta | None = AFTER_FAILURE
     ) -> None:
-        """Order a certificate for the site now, or retry now; once issued it replaces an uploaded one. Raises
+        """Order a certificate for the site now, or retry now; once issued, it replaces an uploaded one. Raises
         `rate_limited` if the last attempt failed too recently, `invalid` for wildcards that the site cannot have, and
-        `conflict` if an authority would not find proofs by DNS."""
+        `conflict` if an authority would not find the proofs in DNS."""
         if self._settings is None:
             raise conflict(
                 "No certificate authority is configured.",
@@ -159,8 +160,8 @@ class SiteCertificates:
         self._asked.set()
 
     async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes, *, in_job: bool = False) -> None:
-        """Serve the site with the customer's own certificate. A job waits until it is served. Raises `invalid` for one
-        that cannot be served."""
+        """Serve the site with the customer's own certificate. A job waits until it is served. Raises `invalid` for a
+        certificate that cannot be served."""
         try:
             certificate = parsed(chain, key)
         except CertificateError as error:
@@ -296,7 +297,7 @@ class SiteCertificates:
         return [row["name"] for row in rows]
 
     async def _attempt(self, name: str, limit: trio.CapacityLimiter) -> None:
-        """Work on one order. It comes up again when it is next due."""
+        """Work on one order, until its next attempt is due."""
         site_id = site_of_name(name)
         assert site_id is not None
         assert self._settings is not None
@@ -331,7 +332,8 @@ class SiteCertificates:
     async def _install(
         self, caller: Caller, site: SiteRow, source: Source, certificate: Parsed, *, in_job: bool = False
     ) -> None:
-        """Files first, since the record names them; then the record, which makes the web server load them."""
+        """Write the files first, since the record names them; then the record, which makes the web server load the
+        files."""
         put = partial(self._files.put, site.number, certificate.fingerprint, certificate.chain, certificate.key)
         await trio.to_thread.run_sync(put)
 

@@ -61,7 +61,8 @@ class SiteDatabases:
         return self._servers[kind]
 
     async def agree(self, site_id: UUID) -> None:
-        """Raises `unavailable` if an engine failed: it is retried until it succeeds."""
+        """Make the engines agree with a site's records. Raises `unavailable` if an engine failed; the rounds retry
+        until this succeeds."""
         async with self._sites[site_id]:
             await self._agree(site_id)
 
@@ -151,7 +152,7 @@ class SiteDatabases:
     async def _told(
         self, subject: DatabaseRow | DatabaseUserRow, work: Callable[[DatabaseServer], Awaitable[None]]
     ) -> None:
-        """The engine's error is recorded with the database or user, and raised for the caller."""
+        """Record the engine's error with the database or user, and raise it for the caller."""
         try:
             await work(self._servers[subject.engine])
         except DatabaseError as error:
@@ -163,8 +164,9 @@ class SiteDatabases:
             ) from error
 
     async def _run_as_needed(self, kind: EngineKind) -> None:
-        """Takes the lock under which `agree` starts the engine. Anything recorded earlier is seen here; anything
-        recorded later waits for the lock, and starts the engine again."""
+        """Run or stop an engine as needed. This takes the same lock as `agree`, which starts the engine: what was
+        recorded earlier is seen here, and what is recorded later waits for the lock and then starts the engine
+        again."""
         async with self._engines[kind]:
             server = self._servers[kind]
             needed = await self._database.fetchval(

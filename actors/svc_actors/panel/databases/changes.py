@@ -61,7 +61,7 @@ async def create_database(
 async def create_user(
     tx: Transaction, caller: Caller, database: DatabaseRow, label: str, access: Access, verifier: str
 ) -> DatabaseUserRow:
-    """A user, at first of this database only. Raises conflict if the site has the name already."""
+    """Create a user, with access to this database only at first. Raises conflict if the site has the name already."""
     site = await _site(tx, database.site_id)
     held = await tx.fetchval(
         "SELECT count(*) FROM database_users WHERE site_id = $1 AND engine = $2", site.id, database.engine.value
@@ -103,7 +103,7 @@ async def set_password(tx: Transaction, caller: Caller, user: DatabaseUserRow, v
 async def set_access(
     tx: Transaction, caller: Caller, user: DatabaseUserRow, database: DatabaseRow, access: Access | None
 ) -> None:
-    """Access None: the user loses the database."""
+    """With access None, the user loses access to the database."""
     if (user.site_id, user.engine) != (database.site_id, database.engine):
         raise conflict(f"The user {user.name} and the database {database.name} are not of the same site and engine.")
     if access is None:
@@ -140,7 +140,7 @@ async def delete_database(tx: Transaction, caller: Caller, database: DatabaseRow
 
 
 async def delete_all_of_site(tx: Transaction, site: SiteRow) -> None:
-    """Without audit rows: the site's deletion has its own."""
+    """Delete all databases of a site. No audit rows: the site's deletion has its own."""
     rows = await tx.fetch("SELECT id FROM databases WHERE site_id = $1 FOR NO KEY UPDATE", site.id)
     await write_move(tx, [row["id"] for row in rows], DatabaseMove.DELETE)
     await tx.execute("UPDATE database_users SET status = 'deleting' WHERE site_id = $1", site.id)
@@ -155,14 +155,14 @@ async def _site(tx: Transaction, site_id: UUID) -> SiteRow:
 
 
 async def _require_room(tx: Transaction, site: SiteRow) -> None:
-    """Call it under the lock of the site's row, so that concurrent calls count each other."""
+    """Call this under the lock of the site's row, so that concurrent calls count each other."""
     held = await tx.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
     if held >= MOST_OF_A_SITE:
         raise conflict(f"A site has at most {MOST_OF_A_SITE} databases; nothing was created.")
 
 
 async def _share_again(tx: Transaction, site_id: UUID, engines: Iterable[EngineKind]) -> None:
-    """The customer's remaining users share the connections of users that are removed."""
+    """Share the connections of users that are removed among the customer's remaining users."""
     owner_id = await tx.fetchval("SELECT owner_id FROM sites WHERE id = $1", site_id)
     for engine in engines:
         if CONNECTIONS[engine].is_shared(await users_of_customer(tx, owner_id, engine)):

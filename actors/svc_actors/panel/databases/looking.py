@@ -1,4 +1,4 @@
-"""Checks a dump before anything is removed for it."""
+"""Checks a dump before a database is emptied in order to load it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _REFUSED: Final = 3
 
 
 async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:
-    """Returns the bytes of SQL, unpacked. Raises `invalid` if the engine could not load it: not SQL, another engine's,
-    without a statement, or truncated; and `unavailable`."""
+    """Returns the size of the SQL in bytes, unpacked. Raises `invalid` if the engine could not load the dump: it is not
+    SQL, of another engine, without a statement, or truncated. Raises `unavailable`."""
     size = 0
 
     async def read(lines: list[str]) -> None:

@@ -109,7 +109,7 @@ async def lock_user(tx: Transaction, user_id: UUID) -> DatabaseUserRow:
 
 
 async def under_way(queryable: Queryable, site_id: UUID) -> tuple[list[DatabaseRow], list[DatabaseUserRow]]:
-    """A site's databases and users that an engine does not have as recorded yet."""
+    """A site's databases and users that the engine does not have as recorded yet."""
     databases = await queryable.fetch(
         f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status <> 'active' ORDER BY name", site_id
     )
@@ -169,7 +169,7 @@ async def write_move(queryable: Queryable, databases: Collection[UUID], by: Data
 
 
 async def write_users_wanted(tx: Transaction, database_id: UUID) -> None:
-    """Give the engine the current access of every user of the database again."""
+    """Have the engine apply the current access of every user of the database again."""
     await tx.execute(
         """UPDATE database_users SET wanted = wanted + 1
            WHERE id IN (SELECT user_id FROM database_grants WHERE database_id = $1)""",
@@ -186,7 +186,7 @@ async def write_user_wanted(tx: Transaction, user_id: UUID, verifier: str | None
 
 
 async def write_others_wanted(tx: Transaction, user: DatabaseUserRow) -> None:
-    """The connections of the site's other users of this engine have changed."""
+    """Record that the engine has to apply new connection limits to the site's other users."""
     await tx.execute(
         """UPDATE database_users SET wanted = wanted + 1
            WHERE site_id = $1 AND engine = $2 AND id <> $3 AND status = 'active'""",
@@ -197,7 +197,7 @@ async def write_others_wanted(tx: Transaction, user: DatabaseUserRow) -> None:
 
 
 async def write_customer_wanted(tx: Transaction, owner_id: UUID, engine: EngineKind) -> None:
-    """The connections of all the customer's users of this engine have changed."""
+    """Record that the engine has to apply new connection limits to all of the customer's users."""
     await tx.execute(
         """UPDATE database_users SET wanted = wanted + 1
            WHERE engine = $2 AND status = 'active' AND site_id IN (SELECT id FROM sites WHERE owner_id = $1)""",
@@ -220,7 +220,7 @@ async def write_problem(queryable: Queryable, subject: DatabaseRow | DatabaseUse
 
 
 async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUserRow) -> None:
-    """Grants, and the records of a database's exports, go with it."""
+    """Remove the record of a database or user, with its grants and the records of its exports."""
     if isinstance(subject, DatabaseRow):
         await queryable.execute("DELETE FROM databases WHERE id = $1 AND status = 'deleting'", subject.id)
     else:
@@ -228,6 +228,6 @@ async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUse
 
 
 async def make_all_anew(tx: Transaction) -> None:
-    """For engines that have lost everything, on a server that is being recovered."""
+    """Have everything created again: for engines that have lost everything, on a server that is being recovered."""
     await tx.execute("UPDATE databases SET status = 'creating', problem = NULL WHERE status = 'active'")
     await tx.execute("UPDATE database_users SET wanted = wanted + 1, problem = NULL")

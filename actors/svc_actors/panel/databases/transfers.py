@@ -2,9 +2,9 @@
 
     exports/<id>.sql.gz   0600 root, removed with its record after a week
 
-An import checks its file first (`look_at`). One that replaces the content saves it before it empties the database:
-however it ends, the job itself or a later one (`backups.put_back`) loads the saved content again after a failure. An
-import that adds puts nothing back: that would undo what visitors have written meanwhile.
+An import checks its file first (`look_at`). An import that replaces the content saves the old content before it empties
+the database: after a failure of any kind, the job itself or a later one (`backups.put_back`) loads the saved content
+again. An import that adds to the content restores nothing: that would undo what visitors have written meanwhile.
 
 Invariant: `sweep` removes a file that has no record, or whose export is neither ready nor being made by a job.
 """
@@ -148,8 +148,8 @@ def export_file(folders: HostFolders, export_id: UUID) -> Path:
 
 
 class DatabaseTransfers:
-    """The work of both kinds of jobs. Everything is looked up when a job runs, as it may have changed since it was
-    queued."""
+    """The work of both kinds of jobs. Everything is read again when a job runs, because it may have changed since the
+    job was queued."""
 
     def __init__(self, database: Database, databases: SiteDatabases, folders: HostFolders, tools: Tools) -> None:
         self._database = database
@@ -309,7 +309,8 @@ class DatabaseTransfers:
         return row, self._databases.server(row.engine)
 
     async def _require_space(self, row: DatabaseRow, server: DatabaseServer) -> None:
-        """A full disk would take down the panel and its sites. A compressed dump is smaller than its database."""
+        """Raises an error if the disk has no room: a full disk would stop the panel and its sites. A compressed dump is
+        smaller than its database."""
         with translated():
             size = (await server.sizes([row.name])).get(row.name, 0)
         disk = os.statvfs(self._folders.exports)

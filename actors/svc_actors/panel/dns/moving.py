@@ -11,8 +11,8 @@ from svc_actors.store import Transaction
 async def move_addresses(
     tx: Transaction, old: Iterable[IPv4Address | IPv6Address], new: Iterable[IPv4Address | IPv6Address]
 ) -> tuple[list[str], list[str]]:
-    """Records of an old address get the first new one of the same family. Returns the names of these, and the names
-    that still point to the old server because the new one has no address of the family."""
+    """Replace old addresses in records by the first new address of the same family. Returns the names of the changed
+    records, and the names that still point to the old server because the new one has no address of that family."""
     own = list(new)
     moved, left = [], []
     for address in old:

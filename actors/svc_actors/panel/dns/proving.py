@@ -1,4 +1,4 @@
-"""Proofs of dns-01 (RFC 8555, section 8.4): TXT records of the panel's own in the zones of a customer.
+"""Proofs of dns-01 (RFC 8555, section 8.4): TXT records that the panel adds to the zones of a customer.
 
 The customer's records of the same name stay as they are. Proofs are removed once the authority has looked, whatever it
 found; proofs that a killed core has left are removed by the next one (`Proving.clear`).
@@ -36,14 +36,15 @@ class Proving:
     delegations: RememberedDelegations
 
     async def require(self, owner_id: UUID, names: Sequence[str], zones: Sequence[str]) -> None:
-        """Raises `conflict`, with the reason, if an authority would not find proofs for these names, which may be
+        """Raises `conflict`, with the reason, if an authority would not find proofs for these names. The names may be
         wildcards."""
         for zone, records in records_of(names, zones).items():
             await self._require_delegated(zone)
             await self.actors.ref(DnsZone, zone).ask(DnsZone.require_provable, owner_id, records)
 
     async def show(self, owner_id: UUID, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
-        """Make our own name server answer these texts. Raises `conflict`, and `unavailable` while it does not."""
+        """Make our own name server answer with these texts. Raises `conflict`, and `unavailable` while the server does
+        not."""
         await self._require_delegated(zone)
         row = await self.actors.ref(DnsZone, zone).ask(DnsZone.add_proofs, _CALLER, owner_id, proofs)
         if not row.served:
@@ -82,7 +83,7 @@ class Proving:
 
 
 def records_of(names: Sequence[str], zones: Sequence[str]) -> dict[str, list[str]]:
-    """The records that prove these names, by their zones. Raises `conflict` for a name outside of them."""
+    """The records that prove these names, by their zones. Raises `conflict` for a name that is in none of the zones."""
     found: dict[str, list[str]] = {}
     for name in names:
         bare = name.removeprefix("*.")

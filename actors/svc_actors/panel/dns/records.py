@@ -18,7 +18,7 @@ DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 
 @dataclass(frozen=True)
 class ZoneRow:
-    """`serial`: the highest that Knot was seen to have. `problem`: why Knot does not serve this revision."""
+    """`serial`: the highest serial seen at Knot. `problem`: why Knot does not serve this revision."""
 
     name: str
     owner_id: UUID

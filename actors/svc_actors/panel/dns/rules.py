@@ -1,8 +1,9 @@
 """Rules for records within their zone. Whatever Knot or a resolver would refuse is refused here, with an explanation.
 
-The rules come from the DNS: an alias stands alone (RFC 1034, section 3.6.2), the targets of MX, NS and SRV are no
-aliases (RFC 2181, section 10.3; RFC 2782), what lies below a delegation is not this zone's (RFC 1034, section 4.2.1), a
-wildcard delegates nothing (RFC 4592). The panel owns the SOA and NS records of the zone itself.
+The rules come from the DNS: an alias is the only record of its name (RFC 1034, section 3.6.2), the targets of MX, NS
+and SRV are not aliases (RFC 2181, section 10.3; RFC 2782), names below a delegation do not belong to this zone (RFC
+1034, section 4.2.1), a wildcard cannot be delegated (RFC 4592). The panel owns the SOA and NS records of the zone
+itself.
 """
 
 from __future__ import annotations

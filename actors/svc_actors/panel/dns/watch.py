@@ -56,15 +56,15 @@ class ZoneWatch:
             raise error
 
     async def _ask(self, name: str, mend: Callable[[DnsZone], Awaitable[ZoneRow | None]]) -> None:
-        """A zone that fails does not hold up the others."""
+        """Ask the actor of a zone. A zone that fails does not delay the others."""
         try:
             await self._actors.ref(DnsZone, name).ask(mend)
         except DomainError as error:
             self._failed.setdefault(name, error)
 
     async def _serials(self) -> dict[str, int | None]:
-        """Serials from a Knot that runs with its settings: it is started in the first round, and whenever it does not
-        answer."""
+        """The serials of zones, from a Knot that runs with its current settings: it is started in the first round, and
+        whenever it does not answer."""
         if self._compared:
             with suppress(KnotAway):
                 return await self._name_server.serials()
@@ -72,7 +72,7 @@ class ZoneWatch:
         return await self._name_server.serials()
 
     async def _left(self) -> list[str]:
-        """Zones in which their owner's sites no longer have a name."""
+        """Zones in which no site of their owner has a name any longer."""
         rows = await self._database.fetch(
             """SELECT name FROM dns_zones WHERE NOT EXISTS (
                    SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id

@@ -1,9 +1,9 @@
 """The actor of one zone: decides on changes, records them, and makes Knot agree.
 
 A change is one transaction (records, audit, event) that raises the zone's revision; then Knot is made to agree, and the
-revision that it serves is recorded. Failures in between, and later losses, show as a difference between the two, which
-`agree` fixes; it may be called at any time, and `ZoneWatch` does. A change stands even if Knot does not answer: its
-caller learns that it is not served yet.
+revision that it serves is recorded. A failure in between, or a later loss, shows as a difference between the two
+revisions, which `agree` repairs. `agree` may be called at any time; `ZoneWatch` does so. A change stands even if Knot
+does not answer: its caller learns that the change is not served yet.
 
 Why: docs/decisions/0055-dns.md.
 """
@@ -42,7 +42,7 @@ log = structlog.get_logger("svc.dns")
 
 @dataclass(frozen=True)
 class Naming:
-    """What the actors of zones work with."""
+    """The parts of the panel with which the actors of zones work."""
 
     database: Database
     name_server: NameServer
@@ -59,8 +59,8 @@ class Pointed:
 
 @contextmanager
 def _in_time() -> Iterator[None]:
-    """A change asks Knot several questions, each with its own deadline; together they must end before the handler's.
-    Knot drops what was not committed with the conversation."""
+    """Bounds the time for a change. A change asks Knot several questions, each with its own deadline; together they
+    must end before the handler's deadline. Knot drops changes that were not committed when the conversation ends."""
     try:
         with trio.fail_after(HOST_PATIENCE):
             yield
@@ -251,8 +251,8 @@ class DnsZone(Actor):
         await self.agree()
 
     async def agree(self) -> ZoneRow | None:
-        """Make Knot serve the zone as recorded, or stop serving it if it has no record. Knot's refusal is recorded with
-        the zone; raises unavailable if there is no zone to record it with."""
+        """Make Knot serve the zone as recorded, or stop serving it if it has no record. If Knot refuses, the reason is
+        recorded with the zone; raises unavailable if there is no zone to record it with."""
 
         async def read(tx: Transaction) -> tuple[ZoneRow, list[RecordRow]] | None:
             row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
@@ -302,7 +302,8 @@ class DnsZone(Actor):
         return await self._database.transact(work)
 
     async def _disagreed(self, zone: ZoneRow, error: KnotError) -> ZoneRow:
-        """Open an alert only for problems that do not pass by waiting: for an absent Knot the watch has one."""
+        """Record a disagreement. An alert is opened only for problems that do not pass by waiting; about a Knot that
+        does not answer, the watch has an alert."""
         log.warning("dns.zone_not_served", zone=self.key, error=str(error))
         if zone.problem == str(error):
             return zone
@@ -317,7 +318,8 @@ class DnsZone(Actor):
         return replace(zone, problem=str(error))
 
     async def _zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
-        """The zone, locked; created if needed. A zone that its last owner's sites have left is created anew."""
+        """The zone, locked; created if needed. If the sites of a zone's last owner have left it, the zone is created
+        anew."""
         await tx.execute(
             """DELETE FROM dns_zones WHERE name = $1 AND owner_id <> $2 AND NOT EXISTS (
                    SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id
@@ -346,7 +348,7 @@ class DnsZone(Actor):
     async def _record(
         self, tx: Transaction, owner_id: UUID, record_id: UUID
     ) -> tuple[ZoneRow, list[RecordRow], RecordRow]:
-        """The record, if its zone belongs to this owner: the zone goes along with a site that is handed over."""
+        """The record, if its zone belongs to this owner. When a site is handed over, the zone goes with it."""
         row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         records = await read_records(tx, self.key)
         found = next((record for record in records if record.id == record_id), None)
@@ -424,7 +426,8 @@ async def _announce(tx: Transaction, zone: ZoneRow) -> None:
 
 
 def _proof(there: Sequence[NewRecord], name: str, text: str) -> NewRecord:
-    """With the TTL of the customer's TXT records of this name, if any, since a set of records has one TTL."""
+    """The proof, with the TTL of the customer's TXT records of this name if there are any, because a set of records has
+    one TTL."""
     ttl = _ttl_of(there, name, RecordType.TXT) or MANAGED_TTL
     return NewRecord(name, ttl, DATA.validate_python({"type": "TXT", "text": text}))
 

@@ -1,8 +1,8 @@
 """Uploads: resumable sessions of parts in any order, and the removal of abandoned ones.
 
 Invariants:
-- a part is written before it is recorded as received: a recorded part is there, unless this server lost its power;
-- an upload becomes a file only if its content has the caller's SHA-256, so a lost part is noticed even then;
+- a part is written before it is recorded as received: so a recorded part exists, unless this server has lost its power;
+- an upload becomes a file only if its content has the caller's SHA-256, so even a part lost in this way is noticed;
 - a finished upload stays known for a day, and finishing it again returns the first answer.
 """
 
@@ -74,7 +74,7 @@ class Upload:
 
     @property
     def missing(self) -> tuple[int, int] | None:
-        """The first range that has not come."""
+        """The first range that is not received yet."""
         begin = 0
         for start, end in self.received:
             if start > begin:
@@ -254,7 +254,8 @@ class Uploads:
         return removed
 
     async def _folder_of(self, upload: Upload) -> SiteFolder | None:
-        """None if there is nothing to remove: the site goes, or a failed deletion had removed its files."""
+        """None if there is nothing to remove: the site is being deleted, or a failed deletion has already removed its
+        files."""
         site = await read_site(self._database, upload.site_id)
         if site is None or site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
             return None
@@ -270,5 +271,5 @@ class Uploads:
 
 
 def _target(site: SiteRow, path: str) -> Target:
-    """The site, with the path: its owner may read the row."""
+    """The audit target: the site, with the path. The site's owner may read the row."""
     return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)

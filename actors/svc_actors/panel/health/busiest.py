@@ -49,7 +49,7 @@ class Changed:
 
     @property
     def processor(self) -> float:
-        """Of one processor."""
+        """Processor use, as a share of one processor."""
         return max(0.0, (self.now.processor_seconds or 0) - (self.before.processor_seconds or 0)) / self.seconds
 
     @property

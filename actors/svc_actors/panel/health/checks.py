@@ -1,10 +1,10 @@
-"""The checks of health. Each looks and judges; none changes anything.
+"""The checks of health. Each measures and judges; none changes anything.
 
 A value has a level for warnings, one for critical, and a margin: it has to fall below a level by the margin before the
-status improves. A value that moves about a level is therefore one incident.
+status improves. So a value that moves up and down around a level is one incident.
 
-Rejected: to ask a time server over the network for the clock. The kernel says whether a time service keeps it, and the
-audit shows a clock that was set back, also without a network.
+Rejected: asking a time server over the network whether the clock is right. The kernel says whether a time service keeps
+it, and the audit shows a clock that was set back, also without a network.
 """
 
 from __future__ import annotations

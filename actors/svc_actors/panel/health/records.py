@@ -1,7 +1,7 @@
 """Health in the database: the state of each check, and each change of the last 30 days.
 
-The status that counts is stored and not only kept in memory: a core that starts goes on with the incident that an
-earlier one has told, and does not tell it again.
+The status in force is stored and not only kept in memory: so a core that starts continues with an incident that an
+earlier core has reported, and does not report it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HealthStatus(StrEnum):
 
     @property
     def rank(self) -> int:
-        """How bad it is."""
+        """How bad the status is."""
         # `unknown` ranks like a warning: somebody has to look at it, but nobody has to be woken for it.
         return {HealthStatus.OK: 0, HealthStatus.CRITICAL: 2}.get(self, 1)
 
@@ -85,7 +85,7 @@ async def read_events(queryable: Queryable) -> list[Record]:
 
 
 async def write_check(tx: Transaction, name: CheckName, status: HealthStatus, finding: Finding) -> None:
-    """`status` counts now, `finding` is of the last look."""
+    """`status` is the status in force, `finding` the result of the last look."""
     # Written without a commit mark: if a crash loses a minute of these figures, the database must not count as having
     # stepped back, which would end every session.
     with tx.unmarked():

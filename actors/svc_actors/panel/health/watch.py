@@ -1,14 +1,15 @@
-"""Runs all checks each minute, counts a status once it stays, and notifies when it changes.
+"""Runs all checks each minute. A status takes effect once it lasts, and a change is notified.
 
 Invariants:
-- a worse status counts at the second look in a row, a better one at the third: what comes and goes sends nothing;
+- a worse status takes effect at the second look in a row, a better one at the third: so a status that lasts only for a
+  moment sends nothing;
 - each time that a check becomes critical is one incident: one event `health.critical`, one alert that closes with it;
-- the status that counts is in the database, where a core that starts finds it; a change that could not be written is
+- the status in force is in the database, where a core that starts finds it; a change that could not be written is
   written later;
 - a check that fails or hangs is `unknown`, and delays no other.
 
-Rejected: alerts for warnings. A high load or a certificate with a week left is looked at in the morning; warnings are
-on the page and among the events, and only what is critical wakes somebody.
+Rejected: alerts for warnings. For a high load or a certificate with a week left, the next morning is early enough;
+warnings are shown on the page and among the events, and only critical statuses wake somebody.
 
 Why: docs/decisions/0054-health-updates-licensing.md.
 """

@@ -51,7 +51,7 @@ class PasswordsAt:
 
 @dataclass(frozen=True)
 class JudgedLine:
-    """`wishes`: settings of the panel that turn a blocking line into a TRANSLATED one; none if that is impossible."""
+    """`wishes`: settings of the panel that turn this blocking line into a TRANSLATED one; none if no settings can."""
 
     line: int
     text: str
@@ -114,9 +114,9 @@ async def judged_files(
     passwords: Mapping[str, PasswordsAt | str] | None = None,
     root: str = "",
 ) -> JudgedFiles:
-    """`passwords`, for an imported site: by path, the imported password file, or why there is none. `root`: a folder of
-    the site that is judged as if it were the site's home. Raises `ServiceError` if the files cannot be read and
-    judged."""
+    """`passwords`, for an imported site: for each path, the imported password file, or why there is none. `root`: a
+    folder of the site that is judged as if it were the site's home. Raises `ServiceError` if the files cannot be read
+    and judged."""
     order = {
         "served": site.type in _SERVED,
         "situation": await _situation(queryable, site),
@@ -142,7 +142,7 @@ def _told(passwords: PasswordsAt | str) -> dict[str, str]:
 
 
 def _wish(told: dict[str, Any]) -> Wish:
-    """The kind is data, too: an unknown one is a KeyError."""
+    """Converts data of the helper into a wish. The kind is data, too: an unknown kind is a KeyError."""
     return _WISHES[told["wish"]].validate_python({name: value for name, value in told.items() if name != "wish"})
 
 

@@ -1,7 +1,7 @@
 """Applies the wishes of .htaccess lines as settings of the panel, as the owner would: redirects, denied and protected
 paths, HTTPS, names and PHP settings.
 
-Existing settings stay: a redirect of the same path to elsewhere was set on purpose.
+Existing settings stay: if the same path is already redirected to another URL, this was set on purpose.
 """
 
 from __future__ import annotations

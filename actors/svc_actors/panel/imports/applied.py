@@ -80,7 +80,7 @@ class Applied:
         return next((each for each in self.account.certificates if each.domain == site.domain), None)
 
     def passwords(self, site: FoundSite) -> list[tuple[FoundPasswords, bool]]:
-        """Each with whether it is wanted."""
+        """The site's password files, each with whether it is to be imported."""
         return [
             (each, self.choices.wants(Kind.PROTECTED_PATH, str(number)))
             for number, each in enumerate(self.account.passwords)

@@ -2,27 +2,28 @@
 
 Every step may be repeated: sites that an earlier attempt created are used again (`import_sites`), their files and
 databases are replaced, and existing tasks and records stay. Files are written by the account of their site, and SQL
-runs as the owner of its database, in the processes that confine both.
+runs as the owner of its database, each in a confined process.
 
 Visitors reach no file before the web server refuses what the .htaccess files deny: a site's files are unpacked aside
-and judged there, their settings are served or the site is suspended, and then the files are moved into place. Ended
-anywhere before, the site has the files that it had.
+and judged there, their settings are served or the site is suspended, and then the files are moved into place. If the
+job ends at any point before that, the site still has its old files.
 
 A record, a certificate or a task that cannot be imported does not fail the job: the outcome names it. A site whose
-.htaccess files say something that nginx does not do is suspended until its owner has looked at it, unless they said
-before that they have.
+.htaccess files contain something that nginx does not do is suspended until its owner has looked at it, unless the owner
+has accepted these files beforehand.
 
 Rejected:
 
-- To refuse an import for a line of an .htaccess file. Files, databases and all other sites of the account would wait
-  for one line; suspended, the site serves nothing that the old host denied.
-- To compare files and databases after a failure and add what is missing. Half a dump looks like a whole one that
-  was changed since.
-- To read the archive once for all sites. Each site's files are unpacked by its own account, so that no process has the
-  files of two.
-- To close each site until its files were judged in place. A site that is imported again would be down while they are
-  unpacked, and one whose import was given up would stay closed.
-- Sites of the type static. What looks like files alone may have a script somewhere, and its source would be served.
+- Refusing an import because of a line in an .htaccess file. Files, databases and all other sites of the account would
+  wait for one line; while it is suspended, the site serves nothing that the old host denied.
+- Comparing files and databases after a failure and adding what is missing. A database with half a dump looks like one
+  with a complete dump that was changed since.
+- Reading the archive once for all sites. Instead each site's files are unpacked by the site's own account, so that no
+  process has the files of two sites.
+- Closing each site until its files were judged in place. A site that is imported again would be down while its files
+  are unpacked, and a site whose import was given up would stay closed.
+- Creating sites of the type static. A site that seems to consist of files only may contain a script somewhere, whose
+  source would be served.
 """
 
 from __future__ import annotations
@@ -211,8 +212,8 @@ class ImportApplication:
         await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
 
     async def _make(self, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
-        """The record of the site. The plan and the names of others count as they are now, and not as they were when the
-        plan of the import was read."""
+        """The record of the site. The owner's plan, and the names of other sites, count as they are now and not as they
+        were when the import was planned."""
         # `there` is the site that an earlier attempt has created. If its creation failed, `create_site` below tries
         # again with the same number and row.
         there = None if made is None else await read_site(self._database, made)
@@ -428,7 +429,7 @@ class ImportApplication:
 
     @asynccontextmanager
     async def _nothing_staged_on_failure(self, run: JobRun) -> AsyncIterator[None]:
-        """Another attempt unpacks everything anew: what this one has staged would only lie there."""
+        """Remove what was staged if the work fails: another attempt unpacks everything anew, and would not use it."""
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""What imported sites have besides files and databases: tasks, certificates, DNS records."""
+"""Imports what sites have in addition to files and databases: tasks, certificates, DNS records."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 
 
 class Belongings:
-    """Imports tasks, certificates and zones of sites. What is impossible is named in the outcome and does not stop the
-    import."""
+    """Imports tasks, certificates and zones of sites. An item that cannot be imported is named in the outcome and does
+    not stop the import."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

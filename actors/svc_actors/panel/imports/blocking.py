@@ -19,7 +19,7 @@ async def blocking_lines(
     passwords: Mapping[str, PasswordsAt | str] | None = None,
     root: str = "",
 ) -> list[str]:
-    """Each with its place and the reason. `passwords` and `root` as in `judged_files`."""
+    """The lines, each with its place and the reason. `passwords` and `root` as in `judged_files`."""
     judged = await judged_files(files, folders, queryable, site, passwords, root)
     blocking = [f"{path}:{one.line}: {one.text} ({one.reason})"[:300] for path, one in judged.blocking]
     if not judged.complete:

@@ -1,7 +1,7 @@
 """Compares the answers of an old and a new host to one URL. Pure functions.
 
-Of pages the words are compared, by the helper of the site's files (`host.confined.pages`), since a page is untrusted
-input from either host. Of everything else the bytes are compared.
+Pages are compared by their words, in the helper of the site's files (`host.confined.pages`), because a page is
+untrusted input from either host. Everything else is compared byte by byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAKEN: Final = re.compile(r"[^.].*\.(?:css|js|png|jpe?g|gif|webp|svg|ico|woff2?
 
 @dataclass(frozen=True)
 class Answer:
-    """`body` is cut if it is long; `size` and `digest` (SHA-256) cover all that was read."""
+    """`body` is cut if it is long; `size` and `digest` (SHA-256) cover everything that was read."""
 
     status: int
     headers: Mapping[str, str]

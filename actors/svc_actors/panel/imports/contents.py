@@ -1,8 +1,9 @@
 """Compares an imported site with its source: the rows of its tables, its PHP version and the PHP extensions.
 
 The rows of a table are counted in the dump while it is loaded (`host.confined.sql_rows`), and right afterwards in the
-database, with a checksum. So a row that was lost on the way, which blocks, can be distinguished from one that was
-written here since, which is only reported. The old host is not needed again: its credentials were deleted.
+database, with a checksum. So a row that was lost during the import, which blocks the verification, can be distinguished
+from a row that was written here since, which is only reported. The old host is not needed again; its credentials are
+deleted by then.
 """
 
 from __future__ import annotations
@@ -91,18 +92,18 @@ async def look_at(
 
 
 def lost_rows(came: Mapping[str, TableFacts]) -> list[str]:
-    """In words, by table."""
+    """The lost rows in words, by table."""
     return [f"{table}: {facts.came} rows came of {facts.before}" for table, facts in came.items() if facts.lost]
 
 
 def served_by(headers: Mapping[str, str]) -> str | None:
-    """The version of PHP that an answer names."""
+    """The version of PHP that an answer names in its headers."""
     found = _SERVED_BY.search(headers.get("x-powered-by", ""))
     return None if found is None else found[1]
 
 
 class Contents:
-    """`loaded` returns the PHP extensions that a version has here."""
+    """`loaded` returns the PHP extensions that are loaded in a version here."""
 
     def __init__(
         self, database: Database, tables: StagedTables, loaded: Callable[[str], Awaitable[Collection[str]]]
@@ -156,8 +157,9 @@ class Contents:
     async def php(
         self, site: SiteRow, source: FoundSite | None, served: str | None
     ) -> tuple[dict[str, Any] | None, Lines]:
-        """`served`: the version that the old host's answer named. Extensions of its command line alone are reported and
-        block nothing: its websites may have used another PHP, and a site needs few of its extensions."""
+        """`served`: the PHP version that the old host's answer named. Extensions that only the old host's command line
+        has are reported and block nothing: its websites may have used another PHP, and a site needs few of the
+        extensions."""
         now = site.php.get("version")
         if now is None:
             return None, []
@@ -184,7 +186,7 @@ class Contents:
 async def _here(
     tables: StagedTables, database: DatabaseName, wanted: Collection[str]
 ) -> dict[str, tuple[int, str]] | None:
-    """Rows and checksum of the existing tables; None if they cannot be read, or not in time."""
+    """Rows and checksum of the existing tables here; None if they cannot be read, or not in time."""
     with trio.move_on_after(_LOOK_SECONDS):
         try:
             told = await tables.facts(database, wanted, options=None, volatile=())

@@ -54,7 +54,7 @@ class ForeignSites:
         self._outbound = outbound
 
     async def address(self, host: str, port: int) -> str:
-        """The address to dial, vetted each time. Raises `invalid`."""
+        """The address to which to connect, checked again each time. Raises `invalid`."""
         try:
             return (await self._outbound.addresses(host, port))[0]
         except AddressRefused as refused:
@@ -63,7 +63,7 @@ class ForeignSites:
             raise wrong_field("host", f"has no address: {error.strerror or error}") from error
 
     async def keys(self, host: str, port: int) -> list[HostKey]:
-        """Raises `unavailable` if it shows none."""
+        """The host keys of the other host. Raises `unavailable` if it shows none."""
         keys = await self.hosts.keys(await self.address(host, port), port, FIRST_UID)
         if not keys:
             raise unavailable(f"No SSH server answers at {host}, port {port}; nothing was started.")
@@ -84,7 +84,7 @@ class ForeignSites:
         return await self.database.transact(write)
 
     async def room(self, row: ImportRow, folder: Path) -> int:
-        """How many bytes may come."""
+        """How many bytes may be fetched."""
         free = await trio.to_thread.run_sync(free_bytes, folder) - _LEFT_FREE
 
         async def allowed(tx: Transaction) -> int:

@@ -1,7 +1,8 @@
-"""Other hosts from which sites are fetched by SSH: what is stored about one, which commands it runs, and who connects.
+"""Other hosts from which sites are fetched by SSH: what is stored about such a host, which commands it is asked to run,
+and which program connects to it.
 
-A host gets at most these commands: report its PHP, list the password files that its .htaccess files name, read those
-below the account's home, pack folders (tar), and dump a database (mariadb-dump or mysqldump), with the connection
+A host is asked to run only these commands: report its PHP, list the password files that its .htaccess files name, read
+those below the account's home, pack folders (tar), and dump a database (mariadb-dump or mysqldump), with the connection
 settings on standard input. They run in the login shell of its account, as on every SSH server; every name in them is
 quoted.
 """
@@ -65,7 +66,7 @@ class Remote(BaseModel):
 
 
 class Secrets(BaseModel):
-    """What opens it, sealed until the files have come."""
+    """The credentials for the host, sealed until the files have been fetched."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,7 +77,7 @@ class Secrets(BaseModel):
 
 @dataclass(frozen=True)
 class HostKey:
-    """As in known_hosts: `ssh-ed25519 AAAA...`."""
+    """A host key as in known_hosts: `ssh-ed25519 AAAA...`."""
 
     text: str
 
@@ -86,13 +87,13 @@ class HostKey:
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -l` shows it."""
+        """The fingerprint in the form of `ssh-keygen -l`."""
         return key_fingerprint(self.text.partition(" ")[2])
 
 
 class ForeignHosts(Protocol):
     async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
-        """The keys that it shows, possibly none."""
+        """The keys that the host shows, possibly none."""
         ...
 
     async def fetch(self, run: JobRun, folder: SiteFolder, order: dict[str, Any]) -> None:
@@ -127,7 +128,7 @@ class SystemForeignHosts:
 
 
 def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[str, Any]:
-    """What to fetch, and how."""
+    """The order for the fetching process: what to fetch, and how."""
     told = {"domain": remote.domain, "folders": remote.folders, "database": remote.database}
     dump = None
     if remote.database is not None:
@@ -158,7 +159,8 @@ def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[
 
 
 def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str]:
-    """The command, and its standard input. Passwords are never arguments, which everybody on that host could see."""
+    """The command that dumps a database, and its standard input. Passwords are never arguments, because everybody on
+    the host could see those."""
     choose = "d=$(command -v mariadb-dump || command -v mysqldump) || { echo no mysqldump is there >&2; exit 127; }"
     arguments = shlex.join([*_DUMPED, database])
     if remote.database_user is None:
@@ -171,5 +173,5 @@ def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str
 
 
 def _quoted(value: str) -> str:
-    """Quoted as in option files."""
+    """The text, quoted as in MariaDB's option files."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

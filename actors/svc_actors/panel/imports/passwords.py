@@ -1,7 +1,8 @@
 """Password files that are imported with a site, for its protected paths.
 
-A file among the site's own files stays there, for the site alone: the web server cannot read it, whatever its name. A
-file elsewhere in the archive (cPanel's .htpasswds) is put where dumps go, and removed with them.
+A password file among the site's own files stays there, readable only for the site: the web server cannot read it,
+whatever its name. A password file elsewhere in the archive (cPanel's .htpasswds) is staged in the folder of the dumps,
+and removed with them.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _LEFT_OUT: Final = "its passwords were left out of the import"
 
 
 def kept_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
-    """Password files among the site's own files: path in the archive to place in the site. Includes files that paths of
-    other sites use."""
+    """Password files among the site's own files, as a map from the path in the archive to the place in the site.
+    Includes files that protected paths of other sites use."""
     files = {each.file for each in applied.account.passwords if each.file is not None}
     return {file: placed for file in files if (placed := placed_at(source, file)) is not None}
 
 
 def aside_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
-    """The same for needed files that lie elsewhere."""
+    """A map as `kept_passwords`, for the needed files that lie elsewhere in the archive."""
     kept = kept_passwords(applied, source)
     needed = {
         each.file: number

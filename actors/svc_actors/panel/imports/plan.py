@@ -1,6 +1,6 @@
 """The plan of an import: for every item of the archive, whether it is imported, changed or left out, and why. Pure.
 
-The same functions decide when the plan is applied, so the plan and its result agree.
+The plan is applied with the same functions, so the plan and its result agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PlanAction(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """`id` is what callers use to leave the item out; an item without one goes with its parent."""
+    """`id` is what callers use to leave the item out; an item without an id is imported or left out with its parent."""
 
     kind: Kind
     name: str
@@ -102,7 +102,7 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
 
 
 def site_php(site: FoundSite, server: ServerFacts) -> str | None:
-    """The PHP version it gets; None if the server has none that fits."""
+    """The PHP version that the site gets; None if the server has none that fits."""
     for version in (site.php, site.command_line_php):
         if version in server.php_versions:
             return version
@@ -148,7 +148,8 @@ def names_of(account: Account, choices: Choices) -> frozenset[str]:
 
 
 def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
-    """A site that gets another domain loses its aliases, except `www.` before the new domain."""
+    """The aliases to import. A site that gets another domain loses its aliases, except that it gets `www.` before the
+    new domain."""
     new = choices.domain(site)
     if new == site.domain:
         return [alias for alias in site.aliases if choices.wants(Kind.ALIAS, alias)]
@@ -158,7 +159,7 @@ def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
 def records_of(
     zone: FoundZone, names: Collection[str], addresses: Sequence[IPv4Address | IPv6Address]
 ) -> tuple[list[FoundRecord], list[str]]:
-    """The zone's records as they will be here, and the changes in words: names of imported sites point to this server.
+    """The zone's records as they will be here, and the changes in words. Names of imported sites point to this server.
     Mail still goes to the old server, whose address gets a name that no site has."""
     if not addresses:
         return list(zone.records), []
@@ -182,7 +183,7 @@ def records_of(
 
 
 def _alias(record: FoundRecord, names: Collection[str]) -> bool:
-    """Whether this CNAME of a site is replaced: it does not lead to a name of an imported site."""
+    """Whether this CNAME of a site is replaced by an address: it is unless it leads to a name of an imported site."""
     return record.type == "CNAME" and record.name in names and record.data["target"] not in names
 
 

@@ -27,8 +27,8 @@ IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports
 
 @dataclass(frozen=True)
 class ImportRow:
-    """`received`: byte ranges of the archive that have come, in order and without overlap. `remote`: the other host of
-    a fetched import; its credentials exist only while it is being fetched."""
+    """`received`: byte ranges of the archive that were received, in order and without overlap. `remote`: the other host
+    of a fetched import; its credentials exist only while it is being fetched."""
 
     id: UUID
     number: int
@@ -56,14 +56,14 @@ class ImportRow:
 
     @property
     def account(self) -> Account:
-        """The content of the archive. Raises not_found before it was read."""
+        """The content of the archive. Raises not_found if the archive was not read yet."""
         if self.found is None:
             raise not_found("The import has no plan: its archive was not read.")
         return account_of(self.found)
 
     @property
     def missing(self) -> tuple[int, int] | None:
-        """The first range that has not come."""
+        """The first range that is not received yet."""
         begin = 0
         for start, end in self.received:
             if start > begin:
@@ -72,7 +72,7 @@ class ImportRow:
         return None if begin >= self.size else (begin, self.size)
 
     def folder(self, folders: HostFolders) -> SiteFolder:
-        """Folder of its archive, owned by an account that has nothing else."""
+        """The folder of the import's archive. It is owned by an account that has nothing else."""
         uid = FIRST_UID + self.number
         return SiteFolder(folders.imports / f"i{self.number}", uid, uid)
 
@@ -107,7 +107,7 @@ async def insert_fetched(
 
 
 async def write_job(tx: Transaction, import_id: UUID, job_id: int, size: int | None = None) -> None:
-    """Record the job that works on it, and the size of its archive."""
+    """Record the job that works on the import, and the size of its archive."""
     await tx.execute("UPDATE imports SET job_id = $2, size = coalesce($3, size) WHERE id = $1", import_id, job_id, size)
 
 
@@ -128,7 +128,7 @@ async def read_import(queryable: Queryable, import_id: UUID) -> ImportRow:
 
 
 async def write_received(queryable: Queryable, import_id: UUID, start: int, end: int) -> ImportRow | None:
-    """Record received bytes; None if it is no longer being uploaded."""
+    """Record received bytes; None if the import is no longer being uploaded."""
     row = await queryable.fetchrow(
         f"""UPDATE imports SET received = received + int8multirange(int8range($2, $3)), touched_at = now()
             WHERE id = $1 AND status = 'uploading' RETURNING {IMPORT_COLUMNS}""",
@@ -140,7 +140,7 @@ async def write_received(queryable: Queryable, import_id: UUID, start: int, end:
 
 
 async def write_lost(queryable: Queryable, import_id: UUID) -> None:
-    """Its received bytes are gone."""
+    """Record that the received bytes are lost."""
     await queryable.execute("UPDATE imports SET received = '{}' WHERE id = $1 AND status = 'uploading'", import_id)
 
 
@@ -189,7 +189,8 @@ async def write_site(tx: Transaction, import_id: UUID, domain: str, site_id: UUI
 
 
 async def write_tables(tx: Transaction, site_id: UUID, database: str, tables: Mapping[str, Sequence[Any]]) -> None:
-    """Record the rows of a database, named as on the old host. Per table: rows of the dump, rows here, checksum."""
+    """Record the rows of a database, which is named as on the old host. For each table: rows in the dump, rows here,
+    checksum."""
     await tx.execute(
         "UPDATE import_sites SET tables = tables || jsonb_build_object($2::text, $3::jsonb) WHERE site_id = $1",
         *(site_id, database, {table: list(facts) for table, facts in tables.items()}),
@@ -203,5 +204,5 @@ async def sites_of(queryable: Queryable, import_id: UUID) -> dict[str, UUID]:
 
 
 async def remove_import(tx: Transaction, import_id: UUID) -> None:
-    """The sites that it has created stay."""
+    """Remove the record. The sites that the import has created stay."""
     await tx.execute("DELETE FROM imports WHERE id = $1", import_id)

@@ -1,6 +1,7 @@
 """The folder of an import in each of its sites: unpacked files, dumps, certificates and passwords until they are used.
 
-No visitor may get them: a failed or cancelled job removes the folder, and no import is deleted before it is gone.
+No visitor may get these: a failed or cancelled job removes the folder, and an import is deleted only after its folders
+are gone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ async def remove_staged(files: ConfinedFiles, folders: HostFolders, site: SiteRo
 
 
 async def remove_all_staged(queryable: Queryable, files: ConfinedFiles, folders: HostFolders, import_id: UUID) -> None:
-    """Remove it from all sites of the import. Raises ServiceError if it is left in one; the others are done."""
+    """Remove the folder from all sites of the import. If it cannot be removed from one, the others are still done, and
+    ServiceError is raised."""
     problem: ServiceError | None = None
     for site_id in (await sites_of(queryable, import_id)).values():
         site = await read_site(queryable, site_id)

@@ -1,9 +1,9 @@
 """The statuses of an import and every move between them. Nothing else decides a status.
 
-`uploading` until every byte of the archive has come, or `fetching` while it comes from another host; `analysing` while
-the confined process reads it; `ready` once its plan can be reviewed. `applying` makes sites of it and ends in
-`applied`, or in `failed`, from where it may be applied again: it continues with the sites that it has created. An
-import that could not be fetched or read is `failed` too, without a plan.
+`uploading` until every byte of the archive is received, or `fetching` while the archive is fetched from another host;
+`analysing` while the confined process reads it; `ready` once its plan can be reviewed. `applying` makes sites of it and
+ends in `applied`, or in `failed`, from where it may be applied again: it continues with the sites that it has created.
+An import that could not be fetched or read is `failed` too, without a plan.
 """
 
 from __future__ import annotations

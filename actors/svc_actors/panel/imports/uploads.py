@@ -123,7 +123,8 @@ class Imports:
         return await self._database.transact(write)
 
     async def delete(self, caller: Caller, row: ImportRow) -> None:
-        """Its archive goes with it, and what is staged of it in its sites; the sites that it has created stay."""
+        """Delete an import with its archive and everything that it has staged in sites; the sites that it has created
+        stay."""
         _require_idle(row)
         # Removed before the record, because only the record says which sites have staged files.
         await remove_all_staged(self._database, self._files, self._folders, row.id)
@@ -169,8 +170,8 @@ class Imports:
 
 
 async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool = True) -> int | None:
-    """`more`: for another import. Returns how many more bytes the owner's plan allows, None without a limit. Raises
-    `conflict`."""
+    """Returns how many more bytes the owner's plan allows, None without a limit. `more`: the room is for another
+    import. Raises `conflict`."""
     owner = await lock_owner(tx, owner_id)
     held = await tx.fetchrow(
         """SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM imports
@@ -189,7 +190,7 @@ async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool
 
 
 async def _removed(import_id: UUID, touched_at: datetime, tx: Transaction) -> None:
-    """Unless it was used again meanwhile."""
+    """Remove the record, unless the import was used again meanwhile."""
     row = await tx.fetchrow("SELECT touched_at FROM imports WHERE id = $1 FOR NO KEY UPDATE", import_id)
     if row is not None and row["touched_at"] == touched_at:
         await remove_import(tx, import_id)

@@ -170,7 +170,7 @@ class MigrationVerification:
     async def _differences(
         self, run: JobRun, site: SiteRow, old: _Asking, new: _Asking, urls: list[str], names: frozenset[str]
     ) -> tuple[list[dict[str, str]], int]:
-        """URLs with different answers, and how many URLs the old host did not answer, or not in time."""
+        """The URLs with different answers, and how many URLs the old host did not answer, or not in time."""
         found: dict[str, str] = {}
         done = compared = 0
         limit = trio.CapacityLimiter(_AT_ONCE)
@@ -234,7 +234,7 @@ class MigrationVerification:
                     yield quote(path.removeprefix("public"))
 
     async def _imported(self, site: SiteRow) -> tuple[list[dict[str, Any]], FoundSite | None]:
-        """What the site's import says that it had, and what it calls the site."""
+        """The content that the import of the site recorded, and the site's name in the import."""
         row = await self._database.fetchrow("SELECT import_id, domain FROM import_sites WHERE site_id = $1", site.id)
         if row is None:
             return [], None
@@ -274,8 +274,8 @@ class _Asking:
         self._host = host
 
     async def answer(self, path: str) -> Answer | None:
-        """None if there is no answer in time, or it is too large to compare. Raises `invalid` for a URL that may not be
-        requested."""
+        """The answer to one URL; None if there is none in time, or if it is too large to compare. Raises `invalid` for
+        a URL that may not be requested."""
         extensions = {"sni_hostname": self._host, "timeout": dict.fromkeys(("connect", "read", "write", "pool"), 10.0)}
         headers = [("Host", self._host), ("User-Agent", "svc-migration-verify"), ("Accept-Encoding", "identity")]
         with trio.move_on_after(_ANSWER_SECONDS):

@@ -1,4 +1,4 @@
-"""Jobs: slow work in steps, a few at a time. They end with the core that runs them (docs/jobs.md).
+"""Jobs: slow work in steps, a few jobs at a time. Jobs end with the core that runs them (docs/jobs.md).
 
 Why: docs/decisions/0047-jobs-and-schedules.md.
 """

@@ -1,7 +1,7 @@
 """Limits how many jobs may wait for one site and for one customer, for jobs that customers may order at will.
 
-The queues are fair, so one tenant's jobs do not hold up others (`queue`). But each job is a row with steps and a log,
-and every waiting job delays those behind it. Deletions and the panel's own jobs have no limit.
+The queues are fair, so one tenant's jobs do not delay those of others (`queue`). But each job is a row with steps and a
+log, and every waiting job delays those behind it. Deletions and the panel's own jobs have no limit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The work of jobs: registered by kind, and hosted from the start of a job to its end.
 
-A job is not resumed: what a killed program has left behind is known to the work alone. When the core ends, for
-whatever reason, the next core fails the running jobs with `interrupted: core restarted`, after their programs are gone;
-queued jobs run.
+A job is not resumed, because only its work knows what a killed program has left behind. When the core ends, for
+whatever reason, the next core fails the running jobs with `interrupted: core restarted`, after it has ended their
+programs; queued jobs then run.
 
 Invariants:
 - the end of a job, its consequences (`ended` of the work), the webhook of its failure and the start of the next job of
@@ -58,15 +58,17 @@ StepWork = Callable[[JobRun], Awaitable[None]]
 
 @runtime_checkable
 class Ends(Protocol):
-    """Work with a method `ended` writes the consequences of a job's end, in the transaction of that end: also of a job
-    that was cancelled before it started, or that a restart interrupted. It only writes."""
+    """Work with a method `ended` writes the consequences of a job's end, in the transaction of that end. It is called
+    also for a job that was cancelled before it started, or that a restart interrupted. It only writes to the
+    database."""
 
     async def ended(self, tx: Transaction, job: Job) -> None: ...
 
 
 @runtime_checkable
 class Steps(Protocol):
-    """Work whose steps are not known beforehand has a method `step`, which returns each by its name."""
+    """Work whose steps are not known beforehand has a method `step`, which returns the function of each step by the
+    step's name."""
 
     def step(self, name: str) -> StepWork | None: ...
 
@@ -125,8 +127,8 @@ class Jobs:
                     self._nursery = None
 
     async def drain(self, deadline: float) -> None:
-        """Shut down: start no job, and wait at most `deadline` seconds for the running ones. The next start fails those
-        that have not ended."""
+        """Shut down: start no jobs, and wait at most `deadline` seconds for the running ones. The next start of the
+        core fails those that have not ended."""
         self.draining = True
         with trio.move_on_after(deadline):
             while self._hosted:
@@ -176,8 +178,8 @@ class Jobs:
         return job_id in self._hosted
 
     def host(self, started: StartedJob) -> None:
-        """Start the work of a job that is running in the database, once. A job that gets here while this ends is failed
-        by the next core."""
+        """Start the work of a job that is recorded as running, once. If this process is ending already, the next core
+        fails the job."""
         if self._nursery is None:
             return
         job = started.job
@@ -239,8 +241,8 @@ class Jobs:
         return job
 
     async def _fail_interrupted(self) -> None:
-        """Programs first, records second: no program of an earlier core's job is running when it is recorded as failed,
-        or when the next job starts."""
+        """End the programs of an earlier core's jobs, then record these jobs as failed: so when a job is recorded as
+        failed, or the next job starts, no such program is running."""
         try:
             ended = await end_marked(MARK, f"{self._installation}/")
         except LeftBehindError as error:

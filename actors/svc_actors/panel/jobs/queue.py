@@ -1,18 +1,18 @@
 """Decides which jobs run: one queue for each class, with the slots of that class.
 
 Turns. The jobs of a site, or of a person if a job has no site, are a flow, served in the order in which they were
-queued. A free slot goes to the person with the fewest running jobs; of these to the person, and of their flows to the
-flow, that was served longest ago. So a hundred jobs of one site hold up others for no longer than one job takes. If a
-class has several slots, its last free one goes only to a person without a running job: however many long jobs one
-person has, another person's job starts at once. A class with one slot cannot keep one free: there everybody waits for
-the running job, but for no second one of the same person.
+queued. A free slot goes to the person with the fewest running jobs. Among several such persons it goes to the one who
+was served longest ago, and among that person's flows to the flow that was served longest ago. So a hundred jobs of one
+site delay others for no longer than one job takes. If a class has several slots, its last free one goes only to a
+person without a running job: however many long jobs one person has, another person's job starts at once. A class with
+one slot cannot keep one free: there everybody waits for the running job, but not for a second job of the same person.
 
 Invariants:
 - a class never has more running jobs than slots;
 - one person's jobs never hold all slots of a class that has more than one;
 - two jobs of one site never run at the same time, whatever their classes: an index prevents it; a staging copy counts
   as its live site;
-- no job of a site starts while a push to it is still to be undone;
+- no job of a site starts while a push to the site still has to be undone;
 - this process hosts every job that is running in the database: others were failed at the start.
 """
 
@@ -45,7 +45,8 @@ ONE_AT_A_SITE: Final = "jobs_one_at_a_site"
 
 @dataclass(frozen=True)
 class Waiting:
-    """The first job of a flow. Turns number the starts of jobs in order, 0 for none yet."""
+    """The first job of a flow. Each start of a job gets a number, its turn; the turn of a flow or person is the number
+    of their last start, 0 for none yet."""
 
     id: int
     site_id: UUID | None
@@ -84,7 +85,7 @@ def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Runn
 
 
 class Hosting(Protocol):
-    """What the queues need of the object that runs the jobs."""
+    """The functions of the object that runs the jobs, as the queues use them."""
 
     @property
     def draining(self) -> bool: ...
@@ -117,7 +118,7 @@ class JobQueue(Actor):
         self._host(await self._transact(self._start_chosen))
 
     async def end(self, job_id: int, status: JobStatus, error: JobError | None) -> None:
-        """Write the end of a hosted job and give its slot to the next, in one transaction. Repeating it changes
+        """Write the end of a hosted job and give its slot to the next job, in one transaction. Repeating this changes
         nothing."""
 
         async def hand_over(tx: Transaction) -> list[StartedJob]:
@@ -154,8 +155,8 @@ class JobQueue(Actor):
         return job
 
     async def _transact(self, write: Callable[[Transaction], Awaitable[list[StartedJob]]]) -> list[StartedJob]:
-        """A transaction that starts jobs. If another class has started a job of the same site meanwhile it is repeated,
-        and sees that the site is busy."""
+        """A transaction that starts jobs. If another class has started a job of the same site meanwhile, the
+        transaction is repeated and then finds the site busy."""
         while True:
             try:
                 return await self._database.transact(write)

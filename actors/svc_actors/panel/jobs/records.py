@@ -3,7 +3,7 @@
 Invariants:
 - a job is written with all of its steps, in the transaction of the change that it is for;
 - queued -> running -> succeeded, failed or cancelled; queued may be cancelled; an ended job never changes again;
-- a running job has exactly one running step; earlier steps have succeeded, or have failed if the work goes on without
+- a running job has exactly one running step; earlier steps have succeeded, or have failed if the work continues without
   them, and later ones are queued;
 - when a job fails, its running step fails with the same error, and every later one is recorded as cancelled;
 - the lines of a log are numbered 1, 2, 3, ... without a gap, in the order of commits, under the lock of the job's row:
@@ -173,7 +173,7 @@ async def enqueue(tx: Transaction, new: NewJob) -> Job:
 
 
 def wake_queues(tx: Transaction) -> None:
-    """Make every queue look again, because jobs of a site may start again."""
+    """Make every queue look again, because jobs of a site may be able to start again."""
     for job_class in JobClass:
         tx.announce(CHANNEL, job_class.value)
 
@@ -201,8 +201,8 @@ async def start_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[StartedJob
 async def next_step(
     tx: Transaction, job_id: int, position: int, progress: int, error: JobError | None = None
 ) -> Job | None:
-    """The step at `position` has succeeded, or failed with `error`, and the next one runs. Repeating it changes
-    nothing."""
+    """Record that the step at `position` has succeeded, or failed with `error`, and that the next one runs. Repeating
+    this changes nothing."""
     row = await tx.fetchrow(
         """WITH steps AS (
                UPDATE job_steps
@@ -233,8 +233,8 @@ async def set_progress(tx: Transaction, job_id: int, progress: int) -> Job | Non
 
 
 async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None) -> Job | None:
-    """Write the end of an open job, of its running step and of those that will not run. None if it had ended already:
-    then the caller, whose transaction this is, must change nothing else on its behalf."""
+    """Write the end of an open job, of its running step and of the steps that will not run. None if the job had already
+    ended: then the caller, whose transaction this is, must not change anything else because of the end."""
     if error is not None:
         last = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
         await write_lines(tx, job_id, None, [last])
@@ -259,7 +259,7 @@ async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobErr
 
 
 async def end_all(tx: Transaction) -> None:
-    """For a server that was lost: its queued and running jobs end."""
+    """End all queued and running jobs, on a server that was lost and is recovered."""
     for row in await tx.fetch("SELECT id FROM jobs WHERE status IN ('queued', 'running') ORDER BY id"):
         await end_job(tx, row["id"], JobStatus.FAILED, INTERRUPTED)
 
@@ -400,5 +400,5 @@ def _as_error(stored: Mapping[str, Any] | None) -> JobError | None:
 
 
 def _storable(message: str) -> str:
-    """Text that a column accepts: without NUL and lone surrogates, which file names may contain."""
+    """Text that a column accepts: without NUL characters and lone surrogates, which names of files may contain."""
     return message[:LONGEST_LINE].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -1,10 +1,12 @@
 """A running job as its work sees it: its log, its progress, and the programs that it runs.
 
-The database may be away while a job runs for hours. Everything here that writes waits for it and tries again, instead
-of failing the job: a backup that is done must not be lost because PostgreSQL was restarted while it was logged.
+The database may be away while a job runs for hours. Everything here that writes waits for the database and tries again,
+instead of failing the job: a backup that is complete must not be lost because PostgreSQL was restarted while its log
+was written.
 
-PR_SET_PDEATHSIG alone was rejected for programs: it goes by the thread that started them, which is one of a pool, and
-does not reach what they start. Each has a subreaper as its parent, and a variable that the next core finds it by.
+Rejected: relying on PR_SET_PDEATHSIG alone to end programs. The signal depends on the thread that started the program,
+here one of a pool, and does not reach processes that the program starts. Instead each program has a subreaper as its
+parent, and an environment variable that lets the next core find it.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class JobRun:
         return self.job.site_id
 
     def about(self, site_id: UUID, parameters: Mapping[str, Any]) -> JobRun:
-        """For work on a site that is part of this job: its log and its programs are this job's."""
+        """For work on another site that is part of this job: its log and its programs belong to this job."""
         # The copy is shallow, so it shares the cancel scope and the mark: cancelling the job, or finding its programs,
         # includes this part.
         part = copy(self)
@@ -97,7 +99,7 @@ class JobRun:
         return part
 
     async def log(self, *messages: str) -> None:
-        """Add lines to the log. If the connection is lost during the commit, they may be there twice."""
+        """Add lines to the log. If the connection is lost during the commit, the lines may be there twice."""
         lines = [line for message in messages for line in message.splitlines() or [""]]
         await self.persist(lambda: write_lines(self._database, self.id, self.position, lines))
         self._changed(self.id)
@@ -108,7 +110,7 @@ class JobRun:
         await self.persist(lambda: self._database.transact(lambda tx: set_progress(tx, self.id, done)))
 
     def part_done(self, percent: float) -> int:
-        """The progress of the whole job, in percent. 100 is left to its success."""
+        """The progress of the whole job, in percent. 100 is reserved for a job that has succeeded."""
         # All steps have the same share of the progress, however long they take: their durations are not known in
         # advance, and progress must not go back.
         share = (self.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
@@ -128,8 +130,8 @@ class JobRun:
         """Run a program to its end. Its output goes to the log, or to `read`, several lines at a time. `descriptors`:
         descriptors of this process that the program gets too.
 
-        The program and all that it has started are gone when this returns or raises, when the job is cancelled, and
-        when the core dies. Raises ProgramFailed, and `unavailable` after `seconds`.
+        The program and all processes that it has started are gone when this returns or raises, when the job is
+        cancelled, and when the core dies. Raises ProgramFailed, and `unavailable` after `seconds`.
         """
         last = ""
         room = MOST_OUTPUT

@@ -1,8 +1,8 @@
-"""Looks from a new server at what a target holds of lost servers. Nothing is changed, there or here.
+"""Finds out, on a new server, what a target holds of lost servers. Nothing is changed, neither at the target nor here.
 
-Nothing at the target is believed by its name: everybody with write access could relabel the manifest of another server,
-or an old one as the newest. A manifest that opens says itself what it is, and has to agree with its tags. What nobody
-can see from here is that newer manifests were removed.
+Names and tags at the target are not trusted: everybody with write access could relabel the manifest of another server,
+or an old manifest as the newest. A manifest that opens says which server and time it is of, and its tags have to agree.
+The removal of newer manifests cannot be detected here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ named."""
 
 @dataclass(frozen=True)
 class FoundSite:
-    """`problem`: why the site would not come back as of its newest backup; None: no reason is known. `backups`: how
-    many the target holds; None: not known."""
+    """`problem`: why the site could not be restored as of its newest backup; None if no reason is known. `backups`: how
+    many the target holds; None if this is not known."""
 
     site: ManifestSite
     backups: int | None
@@ -49,7 +49,7 @@ class Opened:
 
 
 def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
-    """The named manifest, or the newest if all are of one server. Raises ServiceError."""
+    """The named manifest, or the newest if all manifests are of the same server. Raises ServiceError."""
     if snapshot is not None:
         # As in restic, the beginning of a snapshot's id suffices if it is unambiguous.
         found = [kept for kept in there if kept.snapshot.startswith(snapshot)]
@@ -69,7 +69,7 @@ def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
 
 
 async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifest, recovery_key: str) -> Opened:
-    """Raises ServiceError if it does not open; nothing was changed then."""
+    """Read and open a manifest. Raises ServiceError if it does not open; then nothing was changed."""
     try:
         data = await remote.read(target, stored.snapshot)
         manifest, dump = await trio.to_thread.run_sync(opened_manifest, data, recovery_key)
@@ -94,7 +94,7 @@ async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifes
 
 
 def require_known(manifest: Manifest) -> None:
-    """Raises `conflict` if a later release has written it."""
+    """Raises `conflict` if a later release has written the manifest."""
     # Judged by the dump's migrations and not by its version: a dump from an older schema can be migrated, one from a
     # newer schema cannot.
     known: dict[str, int] = {}
@@ -108,7 +108,7 @@ def require_known(manifest: Manifest) -> None:
 
 
 async def what_is_here(queryable: Queryable) -> list[str]:
-    """What a recovery would replace on this server, in words; empty on a new server."""
+    """In words, what a recovery would replace on this server; empty on a new server."""
     row = await queryable.fetchone(
         """SELECT (SELECT count(*) FROM sites) AS sites, (SELECT count(*) FROM users) AS people,
                   (SELECT count(*) FROM webhook_endpoints) AS webhooks, (SELECT count(*) FROM hosting_plans) AS plans,

@@ -1,11 +1,11 @@
 """The recovery key: an administrator keeps it elsewhere, and nothing else opens the manifests of a lost server.
 
-The panel writes manifests without having it. A data key encrypts them; every manifest carries that key wrapped, sealed
-under what scrypt derives from the recovery key. The panel keeps the data key sealed under its own sealing key, which is
-lost with the server.
+The panel writes manifests without having the recovery key. A data key encrypts them, and every manifest contains this
+data key wrapped: sealed under a key that scrypt derives from the recovery key. The panel keeps the data key sealed
+under its own sealing key, which is lost with the server.
 
-Manifests under the recovery key itself would not do: the panel writes one after each change, and would have to keep the
-key, or ask for it each time.
+Rejected: encrypting manifests with the recovery key itself. The panel writes one after each change, so it would have to
+keep the recovery key, or ask for it each time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class WrongKey(Exception):  # noqa: N818 - named for what it says
 
 
 class WrappedKey(BaseModel):
-    """The data key, readable with the recovery key. All of it may be known. `cost` is the logarithm of scrypt's N."""
+    """The data key, readable with the recovery key. All of this may be public. `cost` is the logarithm of scrypt's
+    N."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     cost: int = Field(ge=1, le=_MOST_COST)
@@ -75,7 +76,8 @@ def new_key() -> NewKey:
 
 
 def fingerprint_of(data_key: bytes) -> str:
-    """Tells the manifests of one key from those of another. It is public, as a tag of each manifest."""
+    """A fingerprint of the key, which distinguishes manifests of different keys. It is public: a tag of each
+    manifest."""
     return hashlib.sha256(b"svc recovery\0" + data_key).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""The manifest: all that the panel knows, in one encrypted file that later releases read too.
+"""The manifest: everything that the panel knows, in one encrypted file that later releases can read, too.
 
     a line of JSON    the format, and the data key as the recovery key opens it
     the rest          sealed under the data key, with that line bound to it:
@@ -6,8 +6,8 @@
 
 Invariant: a file that was truncated, altered or combined from two does not open.
 
-Rejected: a description of the sites. A dump of the database forgets nothing, and a later release reads it by the
-migrations that it has anyway.
+Rejected: a description of the sites instead of a dump. A dump of the database is complete, and a later release reads it
+with the migrations that it has anyway.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DamagedManifest(Exception):  # noqa: N818 - named for what it says
 
 
 class ManifestSite(BaseModel):
-    """`repository`: None of a site that was never backed up; `backup` is its newest one, made at `backup_at`."""
+    """`repository` is None for a site that was never backed up; `backup` is its newest backup, made at `backup_at`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     id: UUID
@@ -50,8 +50,8 @@ class ManifestSite(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Later releases may add fields; `format` changes only where an older manifest would be misread. `target_id`: the
-    target that it was written to, as its server called it."""
+    """Later releases may add fields; `format` changes only where an older release would misread the manifest.
+    `target_id`: the target to which it was written, by the id that its server uses."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     format: int = FORMAT

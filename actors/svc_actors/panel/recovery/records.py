@@ -1,7 +1,7 @@
 """Recovery in the database: the key, the manifest of each target, and the progress of a server's recovery.
 
-The progress is in the tables of the recovered server, and not in the job that recovers the sites: a job is failed when
-the core restarts, and the next one has to know which sites are still missing.
+The progress is stored in tables of the recovered server, and not in the job that recovers the sites: a job is failed
+when the core restarts, and the next job has to know which sites are still missing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def read_key(queryable: Queryable) -> KeyRow | None:
 
 
 async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: bool) -> None:
-    """Raises `conflict` if there is one already and `rotate` is false."""
+    """Raises `conflict` if there is a key already and `rotate` is false."""
     # In one statement: if two callers do this at the same time, one gets `conflict`, and the key that the other one
     # received stays valid.
     done = await tx.change(
@@ -92,8 +92,8 @@ async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: boo
 
 
 async def change_state(queryable: Queryable) -> str:
-    """A text that differs after every change that a manifest has to hold: by an audited operation, by an event of
-    webhooks, or by a copy of a backup."""
+    """A text that differs after every change that a manifest has to contain: a change by an audited operation, by an
+    event of webhooks, or by a copy of a backup."""
     # Sessions and recovery itself are left out: a session is not valid on another server, and writing a manifest would
     # otherwise make this same manifest outdated. Readings and the progress of jobs are in neither of the two tables.
     row = await queryable.fetchone(
@@ -120,7 +120,8 @@ async def write_manifest(tx: Transaction, target_id: UUID, state: str, taken_at:
 
 
 async def write_manifest_error(tx: Transaction, target_id: UUID, error: str) -> None:
-    """Keeps what is known of the previous manifest, which is presumably still there."""
+    """Record the error. The record of the previous manifest stays, because that manifest is presumably still at the
+    target."""
     await tx.execute(
         """INSERT INTO recovery_manifests (target_id, error, tried_at) VALUES ($1, $2, now())
            ON CONFLICT (target_id) DO UPDATE SET error = EXCLUDED.error, tried_at = now()""",
@@ -135,7 +136,7 @@ async def read_order(queryable: Queryable) -> OrderRow | None:
 
 
 async def write_order(tx: Transaction, sealer: Sealer, target_id: UUID, snapshot: str, recovery_key: str) -> None:
-    """One at a time: a later order replaces an earlier one."""
+    """Write an order. There is one at a time: a later order replaces an earlier one."""
     await tx.execute(
         """INSERT INTO recovery_orders (target_id, snapshot, sealed_secret) VALUES ($1, $2, $3)
            ON CONFLICT (one) DO UPDATE SET target_id = EXCLUDED.target_id, snapshot = EXCLUDED.snapshot,
@@ -156,7 +157,7 @@ async def read_source(queryable: Queryable) -> SourceRow | None:
 
 
 async def write_source(tx: Transaction, target_id: UUID, hostname: str, taken_at: datetime, notes: list[str]) -> None:
-    """This server has become the one of the manifest, and all of its sites wait for their files."""
+    """Record that this server has become the server of the manifest, and that all of its sites wait for their files."""
     # The manifest may be of a server that was itself recovered: the records of that earlier recovery are replaced.
     await tx.execute("DELETE FROM recovery_source")
     await tx.execute("DELETE FROM recovery_sites")
@@ -171,7 +172,7 @@ async def write_source(tx: Transaction, target_id: UUID, hostname: str, taken_at
 
 
 async def write_told(tx: Transaction) -> bool:
-    """Marks the end of the recovery as reported. False if it was already."""
+    """Mark the end of the recovery as reported. False if it was reported already."""
     return bool(await tx.change("UPDATE recovery_source SET told = true WHERE NOT told"))
 
 

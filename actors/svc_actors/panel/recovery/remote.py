@@ -1,8 +1,8 @@
 """Stores manifests: one restic repository at each target, `svc-recovery`, for all servers that copy there.
 
-restic is used since it reaches every kind of target already. Its password is public: a target that is added later has
-to be written to without the recovery key. Each manifest is encrypted by itself. Tags name its server and its time, so
-that manifests can be listed.
+restic is used because it can reach every kind of target already. The repository's password is public, because manifests
+have to be written without the recovery key, even to a target that is added later. Each manifest has its own encryption.
+Tags name its server and its time, so that manifests can be listed.
 
 Invariant: anybody who may write to a target may write anything into this repository, so nothing in it is trusted. Tags
 of another form are skipped, reads are bounded, and a manifest that opens has to agree with its tags.
@@ -118,7 +118,7 @@ class Remote:
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[Path]:
-        """A folder of root's alone, which exists during the block."""
+        """A temporary folder that only root can read; it exists during the block."""
 
         def make() -> Path:
             folder = self.places.backups / "recovery"
@@ -136,7 +136,7 @@ class Remote:
                 await trio.to_thread.run_sync(partial(remove_tree, folder, ignore_errors=True))
 
     async def clear(self) -> None:
-        """Removes what a killed core has left."""
+        """Removes folders that a killed core has left."""
         left = self.places.backups / "recovery"
         await trio.to_thread.run_sync(partial(remove_tree, left, ignore_errors=True))
 
@@ -222,7 +222,7 @@ def _manifests_of(snapshots: Sequence[Snapshot]) -> list[StoredManifest]:
 
 
 def _superfluous(there: Sequence[StoredManifest], key: str) -> list[str]:
-    """Which of one server's manifests may be removed. `there`: the newest first."""
+    """The manifests of one server that may be removed. `there`: all of them, the newest first."""
     # The former key was rotated because it is lost or somebody else has it: manifests that it opens are removed at once
     # and do not accumulate.
     with_key = [kept for kept in there if kept.key == key]

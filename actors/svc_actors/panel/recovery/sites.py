@@ -1,14 +1,15 @@
-"""Brings back the sites of a recovered server, a step each: fetches the repository from a target, and restores the
-newest backup.
+"""Restores the sites of a recovered server, one step for each: fetches the site's repository from a target, and
+restores the newest backup.
 
-A site that cannot be restored fails its step alone, with the reason next to it; the same order again tries the sites
-that are missing. Every step may be repeated.
+If a site cannot be restored, only its own step fails, with the reason; ordering the recovery again tries the sites that
+are missing. Every step may be repeated.
 
-Records (names, certificates, PHP, zones, scheduled tasks) came back with the database, and are newer than any backup of
-the site. Files and databases come from the backup, verified by its manifest.
+Records (names, certificates, PHP, zones, scheduled tasks) were restored with the panel's database, and are newer than
+any backup of the site. Files and databases are restored from the backup and verified with its manifest.
 
-Rejected: to take an older backup if the newest is damaged. The target may only be away. Until their step is done, sites
-keep their status and show their first page, and have no backups: a backup of nothing would drive out good ones.
+Rejected: using an older backup if the newest seems damaged, because the target may only be unreachable for a while.
+Until its step is done, a site keeps its status, shows its first page, and is not backed up: backups of an empty site
+would in time replace the good ones.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 
 
 async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | None:
-    """A step for each of these sites, and the report. None without sites."""
+    """A job with a step for each of these sites, and one for the report. None if there are no sites."""
     rows = await queryable.fetch(
         "SELECT number, domain FROM sites WHERE id = ANY($1::uuid[]) ORDER BY number", list(site_ids)
     )
@@ -78,8 +79,8 @@ def report_job() -> NewJob:
 
 
 async def make_accounts(database: Database, accounts: Accounts) -> None:
-    """Accounts of the sites that are not restored yet. Called before anything serves them: nginx and PHP need the
-    homes."""
+    """Create the accounts of sites that are not restored yet. Called before the sites are served: nginx and PHP need
+    the homes."""
     for site_id in await unfinished(database):
         site = await read_site(database, site_id)
         if site is None or site.status not in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
@@ -157,7 +158,7 @@ class SitesRecovery:
             await run.log(f"{site.domain} is restored.")
 
     async def _bring_back(self, run: JobRun, site: SiteRow) -> datetime | None:
-        """The time of the backup that was restored; None if there was none."""
+        """Restore one site. Returns the time of the backup that was restored; None if there was none."""
         if site.status in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
             await self.accounts.make(site.account, first_page(site.domain))
         repository_id = await self.tools.database.fetchval(
@@ -187,7 +188,8 @@ class SitesRecovery:
 
     async def _fetch(self, run: JobRun, repository: RepositoryRow, wanted: Sequence[UUID]) -> UUID:
         """Copy the newest backup that a target holds into the repository on this server, and older ones as far as
-        possible. Returns the newest. `wanted`: the newest first. The target of the manifest is asked first."""
+        possible. Returns the newest. `wanted`: the backups, the newest first. The manifest's own target is asked
+        first."""
         source = await read_source(self.tools.database)
         targets = await all_targets(self.tools.database)
         targets.sort(key=lambda target: source is None or target.id != source.target_id)
@@ -256,7 +258,7 @@ class SitesRecovery:
         await self.tools.restic.copy(run.program, remote, local, snapshots)
 
     async def _forget(self, run: JobRun, target: TargetRow, lost: Sequence[UUID]) -> None:
-        """Deletes the records of backups that were only on the lost server."""
+        """Deletes the records of backups that existed only on the lost server."""
         elsewhere = await self.tools.database.fetch(
             """SELECT backup_id FROM backup_copies
                WHERE backup_id = ANY($1::uuid[]) AND target_id <> $2 AND error IS NULL""",

@@ -4,12 +4,13 @@
     recovery/staged/order.json      the manifest, the key, and how this server reaches the target
 
 Invariants:
-- the folder is root's alone, and gets its name once all of it is on the disk;
+- only root can read the folder, and it gets its final name once everything in it is on the disk;
 - the core becomes the lost server before it serves anybody. A core that is killed meanwhile leaves the folder to the
   next one, which starts from the beginning: until the folder is gone, nobody has used the new database.
 
-The running core does not replace its database: its actors, caches and connections would go on with what they know of
-the old one. It closes and opens again, so nothing in memory outlives the exchange of the database and the sealing key.
+The running core does not replace its database under itself: its actors, caches and connections would continue with data
+of the old one. It closes and opens again, so nothing in memory survives the exchange of the database and the sealing
+key.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 
 
 class Order(BaseModel):
-    """`target_id` is what the lost server called the target; `settings` and `secret` are how this one reaches it."""
+    """`target_id` is the id that the lost server uses for the target; `settings` and `secret` are what this server uses
+    to reach it."""
 
     # The settings of the lost server are not used: its mounts or addresses may be different ones on this server.
 
@@ -113,8 +115,8 @@ class Staged:
         sync_folder(self.data_dir)
 
     def clear(self) -> None:
-        """Removes what was not staged completely, or is left of a recovery that is done: it holds all secrets of a
-        server."""
+        """Remove a recovery that was not staged completely, and leftovers of one that is done: these contain all
+        secrets of a server."""
         for left in (self.folder, self.folder.with_name("staged.new"), self.folder.with_name("staged.gone")):
             remove_tree(left, ignore_errors=True)
 

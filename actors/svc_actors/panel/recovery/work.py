@@ -1,7 +1,8 @@
-"""The job that makes this server become the one of a manifest: it reads and opens the manifest, and stages it.
+"""The job that makes this server become the server of a manifest: it reads and opens the manifest, and stages it.
 
-The job ends with that. The core then closes, becomes the lost server (`staged`), and opens again with its database. A
-job there brings the sites back (`sites`): no job can outlive the exchange of the database that it is recorded in.
+Then the job ends. The core closes, becomes the lost server (`staged`), and opens again with the lost server's database.
+Another job, in that database, restores the sites (`sites`): no job can survive the exchange of the database in which it
+is recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def run_job(hostname: str) -> NewJob:
 
 
 async def require_new(queryable: Queryable) -> None:
-    """Raises `conflict` on a server that has sites: nobody's sites are ever overwritten, and no flag forces it."""
+    """Raises `conflict` on a server that has sites: existing sites are never overwritten, and there is no flag to force
+    it."""
     sites = await queryable.fetchval("SELECT count(*) FROM sites")
     if sites:
         raise conflict(

@@ -1,9 +1,9 @@
-"""Writes manifests to every target: after each change, with all changes of a round in one, and once a day.
+"""Writes manifests to every target: one in each round in which something was changed, and one a day.
 
 A target that fails opens an alert and is retried; the previous manifest stays there. A panel makes one manifest at a
 time.
 
-A round looks for changes instead of being called by each: no operation can then be added that forgets to call it.
+A round looks for changes instead of being called after each one: so no operation can be added that forgets to call it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def alert_of(target_id: UUID) -> str:
 
 @dataclass
 class Manifests:
-    """One per process. `addresses`: those at which this server's sites are reached."""
+    """One per process. `addresses`: the addresses at which this server's sites are reached."""
 
     database: Database
     sealer: Sealer
@@ -123,7 +123,7 @@ class Manifests:
             )
 
     async def _write(self, key: KeyRow, targets: Sequence[TargetRow]) -> dict[UUID, str]:
-        """The reasons of the targets that failed."""
+        """Write to these targets; returns the reason for each target that failed."""
         failed: dict[UUID, str] = {}
         async with self._one:
             # Read before the database is dumped: if a change comes in between, the state differs afterwards, and
@@ -157,7 +157,7 @@ class Manifests:
         return failed
 
     async def _make(self) -> tuple[Manifest, bytes]:
-        """The manifest and the dump, of no target yet."""
+        """The manifest and the dump, not for a particular target yet."""
         row = await self.database.fetchone("SELECT install_id, now() AS at FROM panel_installation")
         migrations = await self.database.fetch(
             "SELECT component, max(number) AS number FROM schema_migration GROUP BY 1"
@@ -243,6 +243,6 @@ def manifest_job() -> NewJob:
 
 
 def sealing_key_of(folder: Path) -> Callable[[], bytes]:
-    """Reads the key that the database's secrets are sealed under."""
+    """A function that reads the key under which the database's secrets are sealed."""
     # Read each time a manifest is made, so that the key need not be kept in memory.
     return (folder / "secret.key").read_bytes

@@ -2,8 +2,8 @@
 
 The file `svc-panel.release` is one line, `<manifest>.<signature>`, both in base64url without padding: the manifest is
 JSON (`Manifest`), the signature Ed25519 over `SIGNED_AS` and its bytes. It is verified with the keys in the running
-release (`release-keys.pem`), any of which may have signed: to rotate a key, one release has both keys, and the next one
-the new key alone. The manifest has the SHA-256 of the archive, so that the signature covers it.
+release (`release-keys.pem`), any of which may have signed: to rotate a key, one release contains both keys, and the
+next one only the new key. The manifest contains the SHA-256 of the archive, so the signature covers the archive, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReleaseError(Exception):
 
 
 class Archive(BaseModel):
-    """A tar, compressed by gzip. `unpacked` is the sum of its files' bytes."""
+    """A tar file, compressed with gzip. `unpacked` is the sum of its files' bytes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -49,8 +49,8 @@ class Archive(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`follows` is the oldest release that this one may take the place of; `package` the oldest Debian package, which
-    brings units and dependencies. Members that a later maker adds are left alone."""
+    """`follows` is the oldest release that this one may replace; `package` is the oldest Debian package that it needs,
+    which provides units and dependencies. Members that a later maker adds are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -74,7 +74,7 @@ def signed(manifest: Manifest, key: Ed25519PrivateKey) -> str:
 
 
 def verified(line: str, keys: Iterable[Ed25519PublicKey]) -> Manifest:
-    """Raises `ReleaseError` unless one of the keys has signed it."""
+    """The manifest of the line. Raises `ReleaseError` unless one of the keys has signed it."""
     document, _, signature = line.strip().partition(".")
     try:
         content, sign = _decoded(document), _decoded(signature)

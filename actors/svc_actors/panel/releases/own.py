@@ -42,7 +42,7 @@ class OwnRelease:
 
 
 def this_release() -> OwnRelease | None:
-    """None if the panel was not installed from its package: then there is nothing to switch."""
+    """The running release; None if the panel was not installed from its package: then it cannot switch releases."""
     folder = Path(sys.path[0])  # The folder in which /usr/bin/svc has found the release.
     releases = Releases(ROOT, PACKAGE_FOLDER)
     if folder == PACKAGE_FOLDER:

@@ -21,7 +21,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True)
 class ReleaseLook:
-    """`line` is the newest manifest, None if there was none; the others are as in `Look` of packages."""
+    """`line` is the newest manifest, None if there was none; the other fields are as in the `Look` of packages."""
 
     looked_at: datetime | None
     tried_at: datetime
@@ -79,7 +79,7 @@ async def write_untried(tx: Transaction, *, job_id: int) -> None:
 
 
 async def write_refused(tx: Transaction, *, job_id: int, reason: str | None) -> None:
-    """Does nothing if the release was tried."""
+    """Record that the release was refused. Does nothing if it was tried."""
     await tx.execute(
         """UPDATE release_runs SET state = 'refused', reason = $2, ended_at = now()
            WHERE job_id = $1 AND state = 'preparing'""",
@@ -91,7 +91,7 @@ async def write_refused(tx: Transaction, *, job_id: int, reason: str | None) -> 
 async def write_outcome(
     tx: Transaction, *, job_id: int, retained: bool, reason: str | None, silent: tuple[str, ...]
 ) -> ReleaseRun | None:
-    """Returns the run that this ends; None if it had ended before, or does not exist."""
+    """Record the outcome of a trial. Returns the run that it ends; None if that had ended before, or does not exist."""
     row = await tx.fetchrow(
         """UPDATE release_runs SET state = $2, reason = $3, silent = $4, ended_at = now()
            WHERE job_id = $1 AND state IN ('preparing', 'trial') RETURNING *""",

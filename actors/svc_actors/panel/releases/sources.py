@@ -33,7 +33,7 @@ class Source(Protocol):
         ...
 
     async def fetch(self, archive: Archive, to: Path) -> None:
-        """Write the archive to `to`, replacing that file. When this returns it is the file that was signed."""
+        """Write the archive to `to`, replacing that file. When this returns, the file is the signed one."""
         ...
 
 
@@ -61,8 +61,8 @@ class FolderSource:
 
 @dataclass(frozen=True)
 class HttpsSource:
-    """`url` without a slash at its end. Redirects are not followed, and proxies of the environment are not used.
-    `context` verifies the server: with the authorities that this system trusts."""
+    """`url` has no slash at its end. Redirects are not followed, and proxies of the environment are not used. `context`
+    verifies the server, with the certificate authorities that this system trusts."""
 
     url: str
     context: ssl.SSLContext

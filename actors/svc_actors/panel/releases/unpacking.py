@@ -1,4 +1,4 @@
-"""Unpacks a release's archive into its folder: all of it, on disk, or nothing under its name."""
+"""Unpacks a release's archive into its folder. The folder gets its name only once everything is on the disk."""
 
 from __future__ import annotations
 

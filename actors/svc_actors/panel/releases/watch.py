@@ -1,4 +1,4 @@
-"""Records the outcome of a trial, in the core that runs after it, and looks for a newer release each day."""
+"""Records the outcome of a trial, in the core that runs after the trial, and looks for a newer release each day."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.releases")
 
 @dataclass(frozen=True)
 class ReleaseWatch:
-    """One per process. `offered`: the operator has configured a source of releases."""
+    """One per process. `offered`: whether the operator has configured a source of releases."""
 
     database: Database
     own: OwnRelease | None

@@ -1,8 +1,8 @@
 """The jobs of the panel's own releases: one looks for the newest offered release, the other installs it.
 
 A job ends with the core, and the core ends when a release is tried. So the job prepares everything next to the running
-release, and its last step gives an order to the program that switches (`svc_webhost.releases`); the core that runs
-after the trial records its outcome (`watch`). Until that step nothing of the running release was touched.
+release, and its last step gives an order to the program that switches releases (`svc_webhost.releases`); the core that
+runs after the trial records the outcome (`watch`). Until the last step the running release is not touched.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PAUSE: Final = 1.0
 
 
 async def enqueue_look(tx: Transaction, own: OwnRelease | None, *, daily: bool = False) -> Job:
-    """`daily`: not ordered by a person."""
+    """Queue a look. `daily`: it was not ordered by a person."""
     await require_on(tx)
     _require(own)
     title = "Look for a newer release of the panel"
@@ -69,7 +69,7 @@ async def enqueue_install(tx: Transaction, own: OwnRelease | None) -> Job:
 
 
 async def under_way(queryable: Queryable) -> int | None:
-    """The job that is queued or runs, or whose release is on trial."""
+    """The job that is queued or running, or whose release is on trial."""
     queued: int | None = await queryable.fetchval(
         "SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') LIMIT 1", INSTALL
     )
@@ -87,7 +87,7 @@ def _require(own: OwnRelease | None) -> OwnRelease:
 
 
 def acceptable(manifest: Manifest, own: OwnRelease) -> str | None:
-    """Why it may not replace the running release; None if it may, or is the running one."""
+    """Why the release may not replace the running one; None if it may, or is the running one."""
     if manifest.architecture != own.architecture:
         return f"it is for {manifest.architecture}, and this server is {own.architecture}"
     if age(manifest.version) < age(own.version):
@@ -105,7 +105,7 @@ def acceptable(manifest: Manifest, own: OwnRelease) -> str | None:
 @dataclass(frozen=True)
 class ReleaseWork:
     """The work of both kinds. `source`: the operator's configured source, if any; releases that were put into the
-    folder `incoming` by hand count as well. `socket` is the socket of the core."""
+    folder `incoming` by hand count as well. `socket` is the core's socket."""
 
     database: Database
     own: OwnRelease | None
@@ -174,7 +174,7 @@ class ReleaseWork:
             archive.unlink(missing_ok=True)
 
     async def check(self, run: JobRun) -> None:
-        """The release itself checks whether it can serve here, with these settings and this database."""
+        """The new release itself checks whether it can serve here, with these settings and this database."""
         own = _require(self.own)
         _, release = await self._chosen(own)
         settings = {name: value for name, value in os.environ.items() if name.startswith("SVC_")}
@@ -221,7 +221,7 @@ class ReleaseWork:
         return (FolderSource(own.releases.incoming), *([self.source] if self.source is not None else []))
 
     async def _newest(self, own: OwnRelease) -> tuple[str | None, Manifest | None, Source | None]:
-        """The newest of all sources. Raises `ReleaseError` if any of them offers an untrusted one."""
+        """The newest release of all sources. Raises `ReleaseError` if any source offers an untrusted release."""
         best: tuple[str | None, Manifest | None, Source | None] = (None, None, None)
         if not own.keys:
             raise ReleaseError("this build of the panel has no key to verify releases with")
@@ -233,7 +233,7 @@ class ReleaseWork:
         return best
 
     async def _chosen(self, own: OwnRelease) -> tuple[Manifest, str]:
-        """The result of the first step, verified again."""
+        """The release that the first step has chosen, verified again."""
         look = await read_look(self.database)
         assert look is not None, "the first step writes it"
         assert look.line is not None, "the first step ends the job otherwise"

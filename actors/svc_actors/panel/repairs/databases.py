@@ -24,7 +24,7 @@ from svc_webhost.databases import DatabaseServer as Engine
 
 
 class Databases:
-    """A lost database is not created anew: it would be empty, and look as if all was well."""
+    """A lost database is not created anew: it would be empty, and the site would look healthy."""
 
     def __init__(self, database: Database, databases: SiteDatabases) -> None:
         self._database = database

@@ -1,9 +1,9 @@
 """Checks all parts of a site concurrently, within the time that a caller may wait.
 
-A check asks every program that serves the site, so repeated requests must not cost other customers theirs: only one
-site of a customer is checked at a time, and `_AT_ONCE` of all sites. Callers that wait for the same site share its next
-check. Nobody joins one that has started: it may show what a repair has fixed since. An operator has turns of their own,
-and does not wait for customers.
+A check asks every program that serves the site, so repeated requests must not delay the checks of other customers: only
+one site of a customer is checked at a time, and `_AT_ONCE` sites altogether. Callers that wait for the same site share
+its next check. Nobody joins a check that has started, because it may show a fault that a repair has fixed since. An
+operator has turns of their own, and does not wait for customers.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class Diagnosis:
         self._all = trio.CapacityLimiter(_AT_ONCE)
 
     async def of(self, site: SiteRow, operator: str | None = None) -> list[Checked]:
-        """Every part, in the order of `Repair`. `operator`: the caller, if they are an operator. Raises conflict for a
-        site that is being created or deleted, and rate_limited if its turn does not come in time."""
+        """The state of every part, in the order of `Repair`. `operator`: the caller, if they are an operator. Raises
+        conflict for a site that is being created or deleted, and rate_limited if the caller's turn does not come in
+        time."""
         require_finished(site)
         until = trio.current_time() + _WAIT_SECONDS
         whose = operator or site.owner_id
@@ -100,7 +101,7 @@ class Diagnosis:
             look.over.set()
 
     def _begin(self, look: _Look, whose: UUID | str) -> None:
-        """From here on no caller joins it."""
+        """Mark the check as started: from here on no further caller joins it."""
         if not look.begun.is_set():
             look.begun.set()
             del self._next[look.site.id, whose]
@@ -143,7 +144,7 @@ def require_finished(site: SiteRow) -> None:
 
 
 def _shortened(findings: list[Finding]) -> list[Finding]:
-    """With one more finding that counts those left out."""
+    """The first findings, and one more that counts the others."""
     if len(findings) <= _MOST_FINDINGS:
         return findings
     left = findings[_MOST_FINDINGS:]

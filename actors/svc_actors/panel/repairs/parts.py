@@ -23,8 +23,8 @@ class Repair(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`evidence` is a sentence about what was seen. `mendable`: the repair of the part helps; else a person must.
-    `count`: number of things that it covers."""
+    """`evidence` is a sentence about what was seen. `mendable`: the part's repair can fix it; otherwise a person has
+    to. `count`: how many things it covers."""
 
     evidence: str
     mendable: bool = True
@@ -39,7 +39,7 @@ class Part(Protocol):
         ...
 
     async def mend(self, site: SiteRow) -> None:
-        """Make it match the records. May be repeated."""
+        """Make the part match the records. May be repeated."""
         ...
 
 

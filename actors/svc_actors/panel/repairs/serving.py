@@ -85,7 +85,7 @@ class Runtime:
         return [] if problem is None else [Finding(problem)]
 
     async def mend(self, site: SiteRow) -> None:
-        """Visitors do not notice a restart: the new program takes over once it answers."""
+        """Restart the program. Visitors do not notice the restart: the new program takes over once it answers."""
         if _pool(site) is not None:
             await _restart_php(self._actors, site)
         elif await self._running_app(site) is not None:

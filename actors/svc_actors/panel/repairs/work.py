@@ -1,7 +1,7 @@
 """A repair is a job of its site: it checks the part, repairs it if something is wrong, and checks it again.
 
-A healthy part is left alone. The log lists the findings that are gone afterwards as changes. If findings are left, the
-job fails with them.
+A healthy part is left alone. The log lists the findings that the repair has removed. If findings are left, the job
+fails and names them.
 """
 
 from __future__ import annotations

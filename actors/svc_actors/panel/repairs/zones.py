@@ -17,7 +17,7 @@ from svc_webhost.knot.zone import difference
 
 
 class Zones:
-    """If other sites of its owner share a zone, findings mention this site's names alone."""
+    """If other sites of the owner share a zone, the findings mention only this site's names."""
 
     def __init__(self, database: Database, actors: ActorSystem, name_server: NameServer, authority: Authority) -> None:
         self._database = database

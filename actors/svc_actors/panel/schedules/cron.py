@@ -5,10 +5,10 @@
 
 A field is `*` or a list of numbers, ranges (`8-18`) and steps (`*/15`, `8-18/2`); months and days of the week have
 names of three letters, and Sunday is 0 and 7. If both day fields are restricted, a day that fits either of them counts,
-as in cron(5). There is no command here: the task itself is defined elsewhere.
+as in cron(5). An expression has no command: the task itself is defined elsewhere.
 
-Times are those of a time zone. A time that a change of the clock skips (02:30 when 02:00 becomes 03:00) comes as if the
-clock had not been changed yet; a time that comes twice counts once, unless every hour counts.
+Times are those of a time zone. A time that a change of the clock skips (02:30 when 02:00 becomes 03:00) counts as if
+the clock had not been changed yet; a time that comes twice counts once, unless the expression matches every hour.
 """
 
 from __future__ import annotations

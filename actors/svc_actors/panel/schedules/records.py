@@ -144,7 +144,7 @@ async def update_due(tx: Transaction, schedule: Schedule, following: datetime | 
 
 
 async def remove_schedule(tx: Transaction, schedule: Schedule) -> None:
-    """Its runs go with it. Raises `conflict` while one is under way."""
+    """Remove a schedule with its runs. Raises `conflict` while a run is under way."""
     if await has_open_run(tx, schedule):
         raise conflict(
             f"{schedule.name} is running; nothing was deleted.", hint="Delete it when the run is over, or disable it."
@@ -161,8 +161,8 @@ async def has_open_run(tx: Transaction, schedule: Schedule) -> bool:
 
 
 async def insert_run(tx: Transaction, schedule: Schedule, due_at: datetime | None) -> Run:
-    """A run that is about to start. Raises `conflict` while one is under way. Without `due_at` a caller requested
-    it."""
+    """Insert a run that is about to start. Raises `conflict` while another is under way. Without `due_at`, a caller
+    requested it."""
     if await has_open_run(tx, schedule):
         raise conflict(f"{schedule.name} is already running; nothing was started.", hint="Its runs say since when.")
     row = await tx.fetchone(
@@ -224,7 +224,7 @@ async def end_open_runs(tx: Transaction, now: datetime) -> int:
 
 
 async def read_runs(queryable: Queryable, schedule_id: UUID) -> Sequence[Run]:
-    """All that are kept, the newest first."""
+    """All runs that are kept, the newest first."""
     rows = await queryable.fetch("SELECT * FROM schedule_runs WHERE schedule_id = $1 ORDER BY id DESC", schedule_id)
     return [as_run(row) for row in rows]
 

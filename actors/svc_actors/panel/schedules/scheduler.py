@@ -3,9 +3,10 @@
 Invariants:
 - a schedule's next due time is in its row: a restart loses nothing;
 - a schedule has one run at a time, and one that is due meanwhile is recorded as skipped;
-- a run that was due while no core ran starts late, once, within `LATE`; later ones are recorded as missed;
-- no run starts by its time for a site whose files a recovery has not restored yet;
-- no run starts for a site that is not active, and runs end when their site is suspended or deleted;
+- a run that was due while no core was running starts late, once, if it is at most `LATE` late; otherwise it is recorded
+  as missed;
+- while a recovery has not restored a site's files yet, no run of the site starts at its time;
+- no run of a site starts while the site is not active, and runs end when their site is suspended or deleted;
 - the programs of a run have ended before its end is stored, and when this process dies.
 
 Why: docs/decisions/0047-jobs-and-schedules.md.
@@ -85,7 +86,7 @@ class _TooMuchError(Exception):
 
 @dataclass
 class _Output:
-    """The end of the output."""
+    """The last part of a run's output."""
 
     lines: deque[str] = field(default_factory=deque)
     size: int = 0
@@ -242,8 +243,8 @@ class Scheduler:
         return RunStatus.STOPPED, None
 
     async def _end_without_output(self, queued: _Begun, status: RunStatus, exit_status: int | None) -> None:
-        """Retried for as long as it takes: a run without a recorded end keeps its task from running again. Until then
-        the run stays known here, so that one that is still queued is not started anew."""
+        """Retried for as long as it takes: as long as a run has no recorded end, its task does not run again. Until
+        then the run stays known here, so that a run which is still queued is not started a second time."""
         while True:
             try:
                 return await self._write_ended(queued, status, exit_status, _NOT_RECORDED)
@@ -255,7 +256,8 @@ class Scheduler:
         await self._store(lambda tx: write_ended(tx, queued.run_id, status, self._clock(), exit_status, output))
 
     async def _read_again(self, queued: _Begun) -> _Begun | None:
-        """None if it must not run any longer: deleted, disabled since it was queued, or its site is not active."""
+        """The run, read again; None if it must not run any longer because it was deleted, was disabled since it was
+        queued, or its site is not active."""
         begun = await self._store(lambda tx: self._read(tx, queued.run_id, queued.schedule.id))
         if begun is None or begun.site.status is not SiteStatus.ACTIVE:
             return None
@@ -312,8 +314,8 @@ class Scheduler:
 
 
 async def miss_what_was_due(tx: Transaction, now: datetime) -> None:
-    """For a database that has lost its last commits: schedules that look due may have run, and are not run again. The
-    next start ends the runs that look open."""
+    """For a database that has lost its last commits: schedules that look due may have run already, so they are recorded
+    as missed. The next start ends runs that look open."""
     rows = await tx.fetch(
         f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE next_run_at <= $1 ORDER BY id FOR NO KEY UPDATE", now
     )

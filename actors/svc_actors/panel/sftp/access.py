@@ -1,7 +1,7 @@
 """Gives the SFTP server the current logins: after every change, and whenever a site's status changes.
 
-Invariant: one task at a time reads the records and updates the server, so the server's last update is from after the
-change that caused it. A failed update is repeated with the next change and every half minute.
+Invariant: one task at a time reads the records and updates the server, so the last update uses records that were read
+after the last change. A failed update is repeated with the next change and every half minute.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SftpAccess:
         self._one = trio.Lock()
 
     async def agree(self, *ended: str) -> None:
-        """Make the server accept exactly the recorded logins, and end all other sessions and those of the logins
-        `ended`. Raises `unavailable`."""
+        """Make the server accept exactly the recorded logins, and end the sessions of all other logins and of the
+        logins `ended`. Raises `unavailable`."""
         async with self._one:
             logins = await open_logins(self._database)
             try:

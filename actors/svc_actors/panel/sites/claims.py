@@ -1,7 +1,7 @@
 """Claims names for sites: a name leads to one site, and all names of a registrable domain belong to one customer.
 
-If `example.org` is one customer's, another could take `login.example.org`, get a certificate for it, and set cookies
-that browsers send to the first one's sites; and they would share a zone.
+Otherwise, if `example.org` belongs to one customer, another could take `login.example.org`, get a certificate for it,
+and set cookies that browsers send to the first customer's sites; and both would share a zone.
 
 Invariant: code that claims or moves names below a registrable domain holds the lock of the domain, so that concurrent
 claims see each other.
@@ -70,7 +70,7 @@ async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
 async def set_domain(
     tx: Transaction, site: SiteRow, domain_id: UUID, *, primary: bool, redirect_to_primary: bool | None
 ) -> str:
-    """Change what a name of the site is for; returns the name. The primary is never redirected."""
+    """Change what a name of the site is used for; returns the name. The primary name is never redirected."""
     name = await _name_of(tx, site, domain_id)
     if primary:
         await tx.execute("UPDATE sites SET domain = $2 WHERE id = $1", site.id, name)
@@ -85,14 +85,14 @@ async def set_domain(
 
 
 async def set_redirected(tx: Transaction, site: SiteRow, name: str, to_primary: bool) -> None:
-    """For a name other than the primary."""
+    """Set whether a name other than the primary is redirected."""
     await tx.execute(
         "UPDATE site_domains SET redirect_to_primary = $3 WHERE site_id = $1 AND name = $2", site.id, name, to_primary
     )
 
 
 async def release(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
-    """Take a name from the site; returns the name. Raises `conflict` for its primary."""
+    """Remove a name from the site; returns the name. Raises `conflict` for its primary name."""
     name = await _name_of(tx, site, domain_id)
     if name == site.domain:
         raise conflict(
@@ -112,7 +112,7 @@ async def _name_of(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
 
 
 async def _lock(tx: Transaction, registrables: Iterable[str]) -> None:
-    """In sorted order, to avoid deadlocks."""
+    """Lock the domains in sorted order, which avoids deadlocks."""
     for registrable in sorted(set(registrables)):
         await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended('site name ' || $1, 0))", registrable)
 

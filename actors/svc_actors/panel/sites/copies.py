@@ -8,7 +8,7 @@ from svc_actors.store import Transaction
 
 
 async def copies_of(tx: Transaction, live: SiteRow) -> list[SiteRow]:
-    """Their rows are locked."""
+    """The site's staging copies; their rows are locked."""
     rows = await tx.fetch(
         f"SELECT {SITE_COLUMNS} FROM sites WHERE staging_of = $1 ORDER BY id FOR NO KEY UPDATE", live.id
     )
@@ -16,7 +16,7 @@ async def copies_of(tx: Transaction, live: SiteRow) -> list[SiteRow]:
 
 
 async def suspend_copies(tx: Transaction, live: SiteRow, reason: str, by: SuspendedBy) -> None:
-    """The next round of `resuming` updates the web server."""
+    """Suspend the copies in the records; the next round of `resuming` updates the web server."""
     for copy in await copies_of(tx, live):
         if copy.status is SiteStatus.ACTIVE:
             await write_status(tx, copy, SiteStatus.SUSPENDED, reason, by)

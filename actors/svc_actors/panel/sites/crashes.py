@@ -1,11 +1,12 @@
-"""Alerts about programs that end by themselves again and again: for operators, and for a site's program in words for
-its owner.
+"""Alerts about programs that end by themselves again and again: for operators, and for a site's program also for its
+owner, in the owner's words.
 
 The launcher restarts every program that ends, so a single end appears only in the program's log, without an alert.
-`MANY` ends within `WINDOW_SECONDS` are an incident. It is over when the program has run that long without an end, or is
-gone: it was stopped, or another release has replaced it.
+`MANY` ends within `WINDOW_SECONDS` are an incident. The incident is over when the program has run for that long without
+ending, or when it is gone because it was stopped or replaced by another release.
 
-Invariant: an incident is reported once, even if the core restarts meanwhile: the next core continues from its alert.
+Invariant: an incident is reported once, even if the core restarts meanwhile: the next core reads from the open alert
+that it was reported.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class NewSite:
 
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
-    """The record of a new site, which the Site actor then builds (`build`). Repeating the same call after a failure
-    continues the failed site. It gets the limits of its owner's plan at first. Raises `conflict` if the plan allows no
-    further site, and `forbidden` while the owner's account is suspended."""
+    """Create the record of a new site, which the Site actor then builds (`build`). Repeating the same call after a
+    failure continues the failed site. At first the site gets the limits of its owner's plan. Raises `conflict` if the
+    plan allows no further site, and `forbidden` while the owner's account is suspended."""
     owner = await lock_owner(tx, new.owner_id)
     failed = await _failed(tx, new)
     if failed is not None:

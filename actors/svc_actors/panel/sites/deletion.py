@@ -2,7 +2,7 @@
 
 Every step may be repeated, and removes whatever is there, so a deletion that a restart has interrupted continues as a
 new job. Each area's data is removed by a step of its own: `STEPS` is the one list of them, in their order. The record
-is removed last: as long as anything of the site is left, the site can be seen and deleted again.
+is removed last: as long as any part of the site is left, the site is listed and can be deleted again.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ IRREVOCABLE: Final = "A site that is being deleted has lost some of its files al
 
 
 async def delete_site(tx: Transaction, caller: Caller, site: SiteRow, *, final_backup: bool) -> Job:
-    """Delete a site, whose row is locked, with a backup before that if `final_backup`. Raises `conflict` while it is
-    being created or deleted. The record keeps who suspended it: if the deletion fails, the suspension stands."""
+    """Delete a site, whose row is locked; with `final_backup`, a backup is made first. Raises `conflict` while it is
+    being created or deleted. The record keeps who suspended the site: if the deletion fails, the suspension still
+    applies."""
     try:
         status = move(site.status, SiteOrder.DELETE)
     except IllegalSiteMove:
@@ -74,7 +75,7 @@ async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool, ordere
 
 
 class BackedUp(Protocol):
-    """What a deletion needs of the backups."""
+    """The functions of backups that a deletion uses."""
 
     async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None: ...
 
@@ -115,7 +116,7 @@ class SiteDeletion:
             raise ServiceError(error.code, message, hint="Delete it without a final backup to go on.") from error
 
     async def remove_copy(self, run: JobRun) -> None:
-        """Delete its staging copy, in a job of its own and without a backup."""
+        """Delete the site's staging copy, in a job of its own and without a backup."""
         site = await self._site(run)
 
         async def work(tx: Transaction) -> None:
@@ -147,7 +148,7 @@ class SiteDeletion:
             raise _not_removed(error) from error
 
     async def close_access(self, run: JobRun) -> None:
-        """A site that is being deleted is not active: nobody may sign in to it."""
+        """End SFTP access: a site that is being deleted is not active, so nobody may sign in to it."""
         await self._agree_access()
 
     async def remove_certificate(self, run: JobRun) -> None:
@@ -158,7 +159,7 @@ class SiteDeletion:
         await _told(lambda: self._accounts.end_processes(site.account))
 
     async def remove_databases(self, run: JobRun) -> None:
-        """After its programs, which would find them gone."""
+        """Comes after the site's programs have ended, which would otherwise find their databases gone."""
         await self._remove_databases(await self._site(run))
 
     async def remove_account(self, run: JobRun) -> None:

@@ -2,11 +2,12 @@
 
 A name is stored in the ASCII form of IDNA 2008 (RFC 5891): `bücher.example` is `xn--bcher-kva.example`. Text that UTS
 #46 would map to something else (full-width letters, ligatures, ...) is refused rather than mapped, since two texts that
-look different must not silently be one name; only capitals are mapped. Letters of other scripts that look like Latin
-ones make another name, which shows as `xn--...` everywhere.
+look different must not silently be one name; only capitals are mapped. If letters of other scripts look like Latin
+ones, they still make another name, which is shown as `xn--...` everywhere.
 
 The public suffix list (publicsuffix.org) decides which names belong to one holder; the package `publicsuffixlist`
-brings a copy. Everything below `example.co.uk` belongs to that name, and `co.uk` belongs to nobody.
+contains a copy of the list. Everything below `example.co.uk` belongs to the holder of that name, and `co.uk` belongs to
+nobody.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PHP settings in a site's record, and the pool that they result in."""
+"""The PHP settings in a site's record, and the pool that follows from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHP_TYPES: Final = frozenset({SiteType.PHP, SiteType.WORDPRESS})
 
 
 class SitePhp(BaseModel):
-    """What the column `php` of a site has."""
+    """The content of a site's column `php`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,7 +1,9 @@
-"""Jobs that install, enable and disable PHP extensions: one at a time, and tested before sites get them.
+"""Jobs that install, enable and disable PHP extensions: one job at a time, and each extension is tested before sites
+get it.
 
-An extension that PHP cannot load is disabled again before any site's PHP starts with it. One that loads is given to
-every site of the version: each gets a new PHP master next to the serving one, as with any other change of its PHP.
+An extension that PHP cannot load is disabled again before any site's PHP starts with it. An extension that loads is
+given to every site of the PHP version: each site gets a new PHP master next to the serving one, as with any other
+change of its PHP.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ async def enqueue_change(tx: Transaction, change: ExtensionChange, version: str,
 
 
 class ExtensionWork:
-    """The work of the jobs. `resume` makes sites served as their records want it."""
+    """The work of the jobs. `resume` has sites served as their records want."""
 
     def __init__(self, database: Database, extensions: Extensions, resume: Callable[[], Awaitable[None]]) -> None:
         self._database = database

@@ -1,17 +1,18 @@
 """The programs that serve sites: started before the web server uses them, and stopped after it has switched to others.
 
 The record says which PHP pool should run (`pool_of`), and a pool with another definition has another name. So a change
-starts the new pool next to the old one, the web server switches, and the old one is stopped a while later, after it has
-got all requests that the web server had accepted before. If the new one does not answer, the old one stays untouched.
+starts the new pool next to the old one, the web server switches to it, and the old pool is stopped a while later, after
+it has received all requests that the web server had accepted before. If the new pool does not answer, the old one is
+not touched.
 
 A round, at the start of the core and regularly, compares the records with the running pools. It starts pools that a
 boot or a killed core has left out, and stops pools that are no longer needed, or whose site is suspended. It rewrites
 lost or changed configuration of running pools, since the launcher restarts them with it.
 
 Invariants:
-- no pool is stopped of a site that is being created, or whose last change the web server has not taken;
-- a wanted pool is never stopped: records are read after the pools were listed, and once more before a pool is stopped,
-  while nothing can start it.
+- while a site is being created, or the web server has not taken its last change, none of its pools is stopped;
+- a pool that should run is never stopped: records are read after the pools were listed, and once more before a pool is
+  stopped, under the lock that also prevents its start.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class SitePrograms:
         """One lock per service, so that it is never started and stopped at the same time."""
 
     async def start(self, site: SiteRow) -> None:
-        """Start the site's wanted pool, and wait until it answers. May be repeated. Raises `unavailable`."""
+        """Start the pool that the site should have, and wait until it answers. May be repeated. Raises
+        `unavailable`."""
         if site.type not in PHP_TYPES or site.status not in (SiteStatus.CREATING, SiteStatus.ACTIVE):
             return
         try:
@@ -71,7 +73,7 @@ class SitePrograms:
             ) from error
 
     def settle(self) -> None:
-        """Call it after the web server has switched: a round then looks soon for pools that are no longer needed."""
+        """Call this after the web server has switched: a round then soon looks for pools that are no longer needed."""
         self._woken.set()
 
     async def remove(self, account: SiteAccount) -> None:
@@ -91,7 +93,7 @@ class SitePrograms:
                     await self._woken.wait()
 
     async def round(self) -> None:
-        """A single round of `run`: everything it stops has ended when it returns."""
+        """A single round of `run`: everything that it stops has ended when this returns."""
         async with trio.open_nursery() as nursery:
             await self._round(nursery)
 
@@ -128,7 +130,7 @@ class SitePrograms:
             log.warning("php.not_rested", reason=str(error))
 
     async def _start(self, pools: Mapping[ServiceName, Pool]) -> dict[int, str]:
-        """Returns the problems, by the numbers of their sites."""
+        """Start pools; returns the problems, by the numbers of their sites."""
         problems: dict[int, str] = {}
         limit = trio.CapacityLimiter(_AT_ONCE)
 
@@ -170,7 +172,7 @@ class SitePrograms:
 
 
 def _wanted(sites: Mapping[int, SiteRow]) -> tuple[dict[ServiceName, Pool], dict[int, str]]:
-    """The pools that should run; and, by site number, why this release cannot read a record."""
+    """The pools that should run, and, by site number, why this release cannot read a record."""
     wanted: dict[ServiceName, Pool] = {}
     unknown: dict[int, str] = {}
     for number, site in sites.items():

@@ -1,4 +1,4 @@
-"""Password-protected paths of a site. Invariant: each has a login."""
+"""Password-protected paths of a site. Invariant: each path has at least one login."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def logins_of_paths(queryable: Queryable, sites: Collection[UUID]) -> dict
 
 
 def protected_path(path: str, logins: Mapping[str, str]) -> ProtectedPath:
-    """In the web server's model. Raises `ValidationError` if the model does not accept it."""
+    """The protected path in the web server's model. Raises `ValidationError` if the model does not accept it."""
     told = [{"login": login, "verifier": verifier} for login, verifier in logins.items()]
     return ProtectedPath.model_validate({"path": path, "logins": told})
 
@@ -88,7 +88,7 @@ async def write_login(tx: Transaction, protected_id: UUID, login: str, verifier:
 
 
 async def remove_login(tx: Transaction, protection: Protection, login: str) -> None:
-    """Raises `not_found`, and `conflict` for the last one."""
+    """Remove a login. Raises `not_found`, and `conflict` for the path's last login."""
     if login not in protection.logins:
         raise not_found(f"{protection.path} has no login {login}.")
     if len(protection.logins) == 1:

@@ -1,9 +1,9 @@
 """Allowed targets of a site of type proxy.
 
-A target's name is resolved when it is set, each of its addresses is checked, and the web server connects to these
-addresses only: a name that points elsewhere later gives no access. Customers may name public addresses, except those of
-this server, and no names of its sites: that would be a proxy loop. An administrator may name any target, including
-programs on this server.
+When a target is set, its name is resolved, each of the addresses is checked, and the web server connects only to these
+addresses: if the name points elsewhere later, that gives no access. Customers may name public addresses, except those
+of this server, and no names of its sites, because both would be a proxy loop. An administrator may name any target,
+including programs on this server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def proxy_addresses(
     queryable: Queryable, target: str, own: Collection[IPAddress], *, names: Collection[str] = (), anywhere: bool
 ) -> list[IPAddress]:
     """The addresses of a target such as `https://shop.example.org:8443`. `own`: this server's public addresses, which
-    behind NAT it does not have itself; `names`: names that the site is about to get. Raises `invalid`."""
+    behind NAT are not on its own interfaces; `names`: names that the site is about to get. Raises `invalid`."""
     host = _host(target)
     if not anywhere and (host in names or await _is_site(queryable, host)):
         raise invalid(
@@ -63,7 +63,7 @@ def _host(target: str) -> str:
 
 
 def _check_host(host: str) -> None:
-    """Accepts an address in its usual form, or a name that cannot be an address: the system's resolver also takes
+    """Accepts an address in its usual form, or a name that cannot be an address: the system's resolver would also take
     16909060 and 1.2.0x304 as addresses."""
     try:
         ip_address(host)
@@ -103,7 +103,7 @@ async def _addresses(host: str) -> list[IPAddress]:
 
 
 def _is_own(address: IPAddress) -> bool:
-    """Whether this server has the address: binding to any other address fails."""
+    """Whether this server has the address: binding fails for any other."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

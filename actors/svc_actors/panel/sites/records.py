@@ -81,7 +81,8 @@ def as_site(row: Record) -> SiteRow:
 
 
 def suspended_by_administrator(site: SiteRow) -> ServiceError:
-    """Also for a site that was suspended with its account, since only administrators suspend accounts."""
+    """Whether an administrator has suspended the site. True also for a site that was suspended with its account,
+    because only administrators suspend accounts."""
     return forbidden(
         f"{site.domain} was suspended by an administrator; nothing was changed.", hint="Ask the provider why."
     )
@@ -103,7 +104,7 @@ async def lock_site(tx: Transaction, site_id: UUID) -> SiteRow:
 async def write_status(
     tx: Transaction, site: SiteRow, status: SiteStatus, reason: str | None, suspended_by: SuspendedBy | None = None
 ) -> None:
-    """Raises `wanted` as well, since a status changes what the web server serves."""
+    """Write the status. Raises the number `wanted` as well, because a status changes what the web server serves."""
     await tx.execute(
         "UPDATE sites SET status = $2, reason = $3, suspended_by = $4, wanted = wanted + 1 WHERE id = $1",
         site.id,
@@ -137,17 +138,17 @@ async def write_changed(tx: Transaction, site: SiteRow) -> None:
 
 
 async def write_served(database: Queryable, site: SiteRow) -> None:
-    """The web server has taken the `wanted` of `site`, as it was read."""
+    """Record that the web server has taken the `wanted` of `site`, as it was read."""
     await database.execute("UPDATE sites SET served = $2 WHERE id = $1 AND served < $2", site.id, site.wanted)
 
 
 async def write_up_to_date(tx: Transaction, site_id: UUID) -> None:
-    """The web server serves what the record wants as of this transaction."""
+    """Record that the web server serves what the record wants as of this transaction."""
     await tx.execute("UPDATE sites SET served = wanted WHERE id = $1", site_id)
 
 
 async def remove_record(tx: Transaction, site: SiteRow) -> None:
-    """Its names and redirects go with it."""
+    """Remove the record with its names and redirects."""
     await tx.execute("DELETE FROM sites WHERE id = $1", site.id)
     await announce(tx, site, "deleted", None)
 
@@ -165,8 +166,8 @@ async def announce(tx: Transaction, site: SiteRow, status: str, reason: str | No
 
 
 async def serve_all_anew(tx: Transaction) -> None:
-    """For a server that was lost and is being recovered: no site is served yet, and deletions that were under way
-    stopped half-way."""
+    """Have all sites served anew, on a server that was lost and is being recovered: no site is served yet, and
+    deletions that were under way have stopped half-way."""
     await tx.execute("UPDATE sites SET wanted = wanted + 1")
     await tx.execute(
         "UPDATE sites SET status = 'failed', reason = 'The server was lost while it was being deleted.' "

@@ -60,7 +60,7 @@ class _Having:
 
 
 class ServedBy(Protocol):
-    """The web server, as sites need it."""
+    """The functions of the web server that sites use."""
 
     async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
         """Serve these sites, by number, as given; None stops serving one. Raises ServiceError."""
@@ -68,8 +68,8 @@ class ServedBy(Protocol):
 
 
 async def server_of(queryable: Queryable, site: SiteRow, folders: HostFolders) -> SiteServer | None:
-    """The server that the site's record wants; None for nothing. Raises `invalid` if the web server cannot be given
-    this record."""
+    """The server for the site's record; None if the site must not be served. Raises `invalid` if the web server's model
+    does not accept the record."""
     for found in await _servers(queryable, [site], folders):
         if isinstance(found, Unservable):
             raise invalid(f"The site {site.domain} cannot be served as it is recorded: {found.why}")

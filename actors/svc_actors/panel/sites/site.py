@@ -2,9 +2,9 @@
 `deletion` removes it.
 
 It decides a change and writes it in one transaction: the record, its audit row, its event, and the webhook if there is
-one. Then it orders `host_work` to give the change to the web server, which its asker waits for. If the web server does
-not take it, the change stays recorded as wanted, the caller learns so, and `resuming` hands it over again until it is
-taken.
+one. Then it orders `host_work` to give the change to the web server, and the caller waits for this work. If the web
+server does not take the change, the change stays recorded as wanted, the caller learns this, and `resuming` hands it
+over again until it is taken.
 
 Invariants:
 - every status is reached by a move of the table in `states`;
@@ -104,9 +104,9 @@ class Site(Actor):
         return UUID(self.key)
 
     async def build(self) -> Ordered[None]:
-        """Create what the site's record wants, and have it served. Does nothing for a site that is not being created.
-        The work fails if a step failed: then the site has `failed`; or, if the web server or the database could not be
-        reached, it is still being created, and is retried."""
+        """Create what the site's record wants, and have the site served. Does nothing for a site that is not being
+        created. The ordered work fails if a step failed. Then the site is `failed`; or, if only the web server or the
+        database could not be reached, the site is still being created, and the work is retried."""
         return self._order("creation", self._build, what="The site is not served yet")
 
     async def _build(self) -> None:
@@ -141,7 +141,8 @@ class Site(Actor):
         await self._follow_now()
 
     async def change(self, caller: Caller, change: Change[ChangedT]) -> Ordered[ChangedT]:
-        """Run `change` in the deciding transaction, have the site served as it is now, and answer what `change` did."""
+        """Run `change` in the deciding transaction, have the site served according to the new record, and return the
+        result of `change`."""
 
         async def work(tx: Transaction) -> ChangedT:
             site = await lock_site(tx, self.site_id)
@@ -156,8 +157,8 @@ class Site(Actor):
         return (await self.follow()).answering(changed)
 
     async def suspend(self, caller: Caller, by: SuspendedBy, reason: str) -> Ordered[None]:
-        """Visitors get a page that says so. A suspension may be ordered again, with another reason; an administrator's
-        stays an administrator's."""
+        """Suspend the site: visitors get a page that says so. A suspended site may be suspended again with another
+        reason; a suspension by an administrator stays one."""
 
         async def work(tx: Transaction) -> None:
             site = await lock_site(tx, self.site_id)
@@ -174,7 +175,7 @@ class Site(Actor):
         return await self.follow()
 
     async def unsuspend(self, caller: Caller, by: SuspendedBy) -> Ordered[None]:
-        """Visitors get the site again. One that is active stays so."""
+        """Restore the site for visitors. An active site stays active."""
 
         async def work(tx: Transaction) -> None:
             site = await lock_site(tx, self.site_id)
@@ -190,8 +191,8 @@ class Site(Actor):
         return await self.follow()
 
     async def serve_again(self) -> Ordered[None]:
-        """Hand over the record's wishes again, although the web server has taken them before, because its configuration
-        of the site was changed by others. Does nothing for an unfinished site."""
+        """Hand the record to the web server again although the web server has taken it before, because others have
+        changed its configuration of the site. Does nothing for an unfinished site."""
         return self._order("repetition", self._serve_again, what="The site is being handed to the web server again")
 
     async def _serve_again(self) -> None:
@@ -200,8 +201,8 @@ class Site(Actor):
             await self._serve(site)
 
     async def stop_serving(self) -> Ordered[None]:
-        """For a site that is being deleted. Earlier changes have been served by now, and later ones read that it is
-        being deleted: nothing serves it again. May be repeated."""
+        """Stop serving a site that is being deleted. Earlier changes are served by now, and later ones find that it is
+        being deleted: so nothing serves the site again. May be repeated."""
         return self._order("end", self._stop_serving, what="The site is still served")
 
     async def _stop_serving(self) -> None:
@@ -210,7 +211,7 @@ class Site(Actor):
             await self._web_server.change({site.number: None})
 
     async def follow(self) -> Ordered[None]:
-        """Have the web server serve the current record. The work fails if it does not take it."""
+        """Have the web server serve the current record. The ordered work fails if the web server does not take it."""
         return self._order("change", self._follow_now, what="The change is recorded, but visitors do not see it yet")
 
     def _order(self, kind: str, work: Work, *, what: str) -> Ordered[None]:
@@ -240,8 +241,8 @@ class Site(Actor):
         self._programs.settle()
 
     async def _suspend_with_account(self, tx: Transaction) -> None:
-        """Suspends the site if its account was suspended while the site was being created. A later suspension of the
-        account waits for this row, and then finds the site active."""
+        """Suspends the site if its account was suspended while the site was being created. A suspension of the account
+        that comes later waits for this row, and then finds the site active."""
         site = await lock_site(tx, self.site_id)
         reason = await tx.fetchval("SELECT suspended_for FROM hosting_accounts WHERE user_id = $1", site.owner_id)
         if reason is not None:

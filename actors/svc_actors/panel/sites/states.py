@@ -6,8 +6,8 @@ Theory of operation. A site has one status in the record. Two kinds of event mov
 2. *Ends*: how the server's work for an order ended. `creating` and `deleting` are the statuses of unfinished work; a
    core that starts continues both, as all of their steps may be repeated.
 
-A suspension moves at once: the record says what visitors get, and the web server gets it afterwards, retried until it
-has taken it.
+A suspension changes the status at once: the record says what visitors get, and the web server is changed afterwards,
+repeatedly until it has taken the change.
 
 `failed` means that the creation or the deletion stopped half-way, always with `reason`. Creating it again continues
 where it stopped; deleting it removes what is there.

@@ -1,6 +1,6 @@
 """Sites follow their account: they are suspended and restored with it, and limited by its plan.
 
-Invariant: suspending or restoring an account, and creating a site for it, hold the owner's row. So no site is added to
+Invariant: suspending or restoring an account, and creating a site for it, lock the owner's row. So no site is added to
 an account while it is suspended, and a site that is being created at that time is suspended as soon as it is finished
 (`Site.build`).
 """
@@ -17,8 +17,9 @@ from svc_actors.store import Transaction
 
 
 async def suspend_sites(tx: Transaction, owner_id: UUID, reason: str) -> list[UUID]:
-    """Suspend every active site of the account; returns those that changed. A site that was already suspended stays so
-    when the account is restored, unless an earlier suspension of the account did it: that gets this reason."""
+    """Suspend every active site of the account; returns those that changed. A site that was already suspended for
+    another reason stays suspended when the account is restored. A site that an earlier suspension of the account has
+    suspended gets this reason."""
     changed = []
     for site in await _locked(tx, owner_id):
         if site.status is SiteStatus.ACTIVE:
@@ -49,8 +50,8 @@ async def restore_sites(tx: Transaction, owner_id: UUID) -> list[UUID]:
 
 
 async def limit_sites(tx: Transaction, owner_id: UUID, before: Allowances, after: Allowances) -> list[UUID]:
-    """Give sites with the limits of the previous plan those of the new one; returns which. A limit that was set for one
-    site stays."""
+    """Give sites that have the limits of the previous plan those of the new one; returns which. A limit that was set
+    for a single site stays."""
     changed = []
     for site in await _locked(tx, owner_id):
         row = await tx.fetchone("SELECT cpu_percent, memory_mib, processes FROM sites WHERE id = $1", site.id)

@@ -3,12 +3,12 @@
 The copy is a site of its own, with an account, a database and a database user of its own: nothing that happens in it
 reaches the live site. Every step may be repeated. A copy that was interrupted is `failed`, and a refresh completes it.
 
-The files do not go into the copy's home at once: a visitor could run them with the live site's wp-config.php, and so
-with its database. They are collected in a folder of root's, wp-config.php is written there, with a database and salts
-of its own, and only then all of it is switched into the home.
+The files are not copied into the copy's home directly: a visitor could run them with the live site's wp-config.php, and
+so with its database. They are collected in a folder that only root can read, wp-config.php is written there, with a
+database and salts of its own, and only then everything is switched into the home.
 
-Rejected: a plugin that keeps the copy's mail. PHP's own configuration does it, so that no file of the copy differs for
-it, and none can be pushed by mistake.
+Rejected: a plugin that holds back the copy's mail. PHP's own configuration does this, so no file of the copy has to
+differ for it, and no such file can be pushed by mistake.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def order_copy(tx: Transaction, live: SiteRow, kind: str, title: str) -> J
 
 
 class StagingCopy:
-    """The work of both jobs. Both belong to the live site, so that no other job of it runs meanwhile."""
+    """The work of both jobs. Both belong to the live site, so that no other job of that site runs meanwhile."""
 
     def __init__(self, tools: Tools, accounts: Accounts, make_database: MakeDatabase) -> None:
         self._tools = tools
@@ -86,7 +86,8 @@ class StagingCopy:
         await self._make_database(copy)
 
     async def copy_files(self, run: JobRun) -> None:
-        """Reads the baseline before it copies: a change of the live site meanwhile counts as drift."""
+        """Reads the baseline before the files are copied, so that a change of the live site meanwhile counts as
+        drift."""
         async with _Removed(self._tools, run):
             live, copy = await self._pair(run)
             at = await self._tools.configured(live)
@@ -201,7 +202,7 @@ class StagingCopy:
 
 
 class _Removed:
-    """Removes the folder of the job if a step fails. Between steps it stays."""
+    """Removes the folder of the job if a step fails. Between successful steps the folder stays."""
 
     def __init__(self, tools: Tools, run: JobRun) -> None:
         self._tools = tools
@@ -222,7 +223,7 @@ class _Removed:
 
 
 def _place(folder: Path, text: str, uid: int) -> None:
-    """The copy's wp-config.php, for its account alone. Blocks."""
+    """Write the copy's wp-config.php, readable only for the copy's account. Blocks."""
     file = folder / "new" / "public" / "wp-config.php"
     write_whole(file, text.encode(), mode=0o600)
     os.chown(file, uid, uid)

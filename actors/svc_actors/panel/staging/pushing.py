@@ -2,17 +2,21 @@
 touched.
 
 All that is new is prepared next to the site first. Then the tables are swapped by one statement and the files by one
-rename each. The site is visited, and only if it answers as before is the push recorded (`write_pushed`).
+rename each. Then the site's front page is requested, and only if it answers as before, the push is recorded
+(`write_pushed`).
 
-Invariant: a push that is not recorded is undone, by the job itself or, if that was killed, by the next core before it
-starts any job (`undoing`). So the live site is what it was, or what was pushed, and the record says which.
+Invariant: a push that is not recorded is undone, by the job itself or, if the job was killed, by the next core before
+it starts any job (`undoing`). So the live site is either as before or as pushed, and the record says which.
 
 Why in this order:
 
-- Nothing is written into live tables and files: a push that failed half-way could then only be repaired from a backup.
-- The record comes after the visit: a core that is killed in between leaves a push that is undone, not a broken site.
-- Visitors order and upload meanwhile, and are not stopped. A change of the live tables after the last look is found
-  when they have been moved aside, where nobody writes to them, and the push is undone. Uploads are merged.
+- Nothing is written into live tables and files: otherwise a push that fails half-way could only be repaired from a
+  backup.
+- The push is recorded after the request: if the core is killed in between, the push is undone, and the site is not left
+  broken.
+- Visitors may order and upload meanwhile, and are not locked out. A change of the live tables after the last comparison
+  is found once these tables have been moved aside, where nobody writes to them; then the push is undone. Uploads are
+  merged.
 
 Why: docs/decisions/0046-wordpress-and-staging.md.
 """
@@ -256,7 +260,7 @@ class StagingPush:
             )
 
     def _exchange(self, folder: Path, live: SiteRow, below: str, files: Sequence[str]) -> None:
-        """Blocks."""
+        """Exchange the chosen entries of one folder. Blocks."""
         names = {entry.removeprefix(f"{below}/") for entry in files if entry.rpartition("/")[0] == below}
         if not names:
             return
@@ -266,7 +270,7 @@ class StagingPush:
         switch(home, uid, new, new / "new", kept)
 
     async def _restart(self, live: SiteRow) -> None:
-        """Restarts PHP, which caches code of the former files."""
+        """Restarts PHP, whose cache has code of the former files."""
 
         async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
             php = php_of(locked)
@@ -280,8 +284,8 @@ class StagingPush:
             raise unavailable(why_undelivered(error)) from error
 
     async def _flush(self, run: JobRun, live: SiteRow) -> None:
-        """Empties the caches of WordPress. A plugin that fails here is no reason to undo a push: how the site answers
-        decides."""
+        """Empties the caches of WordPress. If a plugin fails here, that is no reason to undo the push: the site's
+        answer decides."""
         try:
             with translate_errors():
                 await self._tools.wordpress.flush(wordpress_site(live))
@@ -340,4 +344,4 @@ def _write_journal(folder: Path, live: SiteRow, database: DatabaseName, tables: 
 
 
 async def _unheard(lines: list[str]) -> None:
-    """Only the status of a visit is used."""
+    """Discards the content: only the status of the request is used."""

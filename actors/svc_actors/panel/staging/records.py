@@ -1,7 +1,7 @@
 """Staging copies in the database: one row for each site that has one.
 
 `pushed_job` is the record that decides whether a push counts. It is written in one transaction, after the site has
-answered; files and tables on the disk say what is to be undone, and never whether.
+answered. Files and tables on the disk say what has to be undone, but never whether to undo it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _HINTS: Final = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """The live site at the time of the copy: facts of each table, and a digest of each entry of its files. A difference
-    from it is a change of the live site since (drift)."""
+    """The live site at the time of the copy: facts of each table, and a digest of each entry of its files. If the live
+    site differs from this, it was changed since (drift)."""
 
     # Of a table: its rows, its highest key and a checksum. Of files: their names, sizes, modes and times.
     database: str = ""
@@ -44,7 +44,7 @@ class Baseline:
         return cls(**stored)
 
     def with_pushed(self, tables: Mapping[str, str], files: Mapping[str, str]) -> Baseline:
-        """The baseline after a push has replaced these: what was pushed is no drift."""
+        """The baseline after a push has replaced these tables and entries: the pushed parts do not count as drift."""
         return Baseline(self.database, self.prefix, {**self.tables, **tables}, {**self.files, **files})
 
     @property
@@ -137,7 +137,7 @@ async def write_copied(tx: Transaction, site_id: UUID, copied: Baseline) -> None
 
 
 async def write_pushed(tx: Transaction, site_id: UUID, job_id: int, copied: Baseline) -> None:
-    """From this commit on the push counts, whatever fails later."""
+    """Record the push: from this commit on it counts, whatever fails later."""
     # Written together with the baseline, in one statement: if the push counted with the old baseline, its own changes
     # would count as drift of the live site.
     await tx.execute(
@@ -166,7 +166,7 @@ async def was_pushed(queryable: Queryable, job_id: int) -> bool:
 
 
 async def tell(tx: Transaction, live: SiteRow) -> None:
-    """Has pages that show the site read it again."""
+    """Makes pages that show the site read it again."""
     await announce(tx, live, live.status.value, live.reason)
 
 

@@ -1,11 +1,12 @@
-"""Which parts of a copy may be pushed, which stay, and what has changed on the live site since. Pure functions.
+"""Decides which parts of a copy may be pushed and which stay, and finds what has changed on the live site since. Pure
+functions.
 
-A table is *kept* if visitors write to it: orders, users, comments, entries of forms. It is not pushed by default, and
-may be named. A table is *held* if a push would lose what visitors wrote and what looks the same as pages:
-posts, while orders are stored as posts. It cannot be named.
+A table is *kept* if visitors write to it: orders, users, comments, entries of forms. It is not pushed by default, but
+may be named. A table is *held* if a push would lose what visitors have written, because that cannot be distinguished
+from pages: this is so for posts if orders are stored as posts. A held table cannot be named.
 
-Rejected: to merge rows of posts. The live site and the copy give the same numbers to different posts, and new ones come
-while a merge runs, so no rule tells them apart for good.
+Rejected: merging rows of posts. The live site and the copy give the same numbers to different posts, and new posts are
+added while a merge runs, so no rule distinguishes them reliably.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ ACTIVE_PLUGINS: Final = ("active_plugins", "uninstall_plugins")
 @dataclass(frozen=True)
 class Part:
     """An entry of the files (`wp-content/themes`), or a table (`wp_posts`). `default`: it is pushed unless the caller
-    names others. `why`: the reason why it is not pushed by default, or cannot be. `drifted`: it has changed on the live
-    site since the copy."""
+    names other parts. `why`: the reason why it is not pushed by default, or cannot be pushed. `drifted`: it has changed
+    on the live site since the copy."""
 
     name: str
     default: bool
@@ -91,7 +92,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SiteContents:
-    """Both sites as they are now: names of the copy's parts, facts of the live site's."""
+    """Both sites as they are now: the names of the copy's parts, and the facts of the live site's."""
 
     copied_tables: Sequence[str]
     copied_files: Sequence[str]
@@ -150,7 +151,8 @@ def files(seen: SiteContents, base: Baseline) -> list[Part]:
 
 @dataclass(frozen=True)
 class Choice:
-    """`files` and `tables` of a push. None for both: the defaults. None for one of them: nothing of it."""
+    """The `files` and `tables` of a push. If both are None, the defaults are pushed. If one of them is None, no part of
+    that kind is pushed."""
 
     files: Sequence[str] | None
     tables: Sequence[str] | None

@@ -3,14 +3,14 @@
 How it works. A site without a copy has the state `none`, and no record. An *order* of a caller starts a job, and the
 *end* of that job moves the copy on:
 
-- a copy is whole, or it is `failed`: a creation or a refresh that stopped half-way leaves a copy that can only be
+- a copy is complete, or it is `failed`: after a creation or a refresh that stopped half-way, the copy can only be
   refreshed or deleted;
-- a push never harms the copy, and the live site is what it was or what was pushed. So every push ends in `ready`; one
-  that was undone leaves its reason. If it cannot be undone at once, because the database server does not answer, the
-  state is `undoing` until it is: no job of the site or of its copy starts before.
+- a push never harms the copy, and afterwards the live site is either as before or as pushed. So every push ends in
+  `ready`; if it was undone, the reason is kept. If it cannot be undone at once, because the database server does not
+  answer, the state is `undoing` until then, and no job of the site or of its copy starts before.
 
-Rejected: `ready` for a push whose undoing is still to come. After a kill the record said that the push was not done,
-and other jobs of the site could start while its tables were those of the copy.
+Rejected: the state `ready` while a push still has to be undone. After a kill the record said that the push was not
+done, and other jobs of the site could start while its tables were those of the copy.
 
 Deleting the copy leads to `none` from every state in which no job works on it.
 """

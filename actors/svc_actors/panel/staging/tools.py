@@ -1,7 +1,8 @@
-"""What all work on staging copies needs: both sites, their files and tables as they are now, and room on the disk.
+"""Functions shared by all work on staging copies: both sites, their files and tables as they are now, and room on the
+disk.
 
 Files are copied and dumps are rewritten by programs (`host/staging`), and tables are read as the owner of their
-database: both are the customer's, who can change them meanwhile.
+database: both belong to the customer, who can change them meanwhile.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Tools:
         return self.folders.sites / site.account.name
 
     def folder(self, job_id: int) -> Path:
-        """The folder of a job. It is root's alone, and next to the homes: on their file system, so that rename(2) moves
-        files from it into a home in one step."""
+        """The folder of a job. Only root can read it, and it is next to the homes, on the same file system, so that
+        rename(2) moves files from it into a home in one step."""
         return self.folders.sites / f"{FOLDER}{job_id}"
 
     async def make_folder(self, job_id: int) -> Path:
@@ -70,7 +71,7 @@ class Tools:
         await trio.to_thread.run_sync(partial(remove_tree, self.folder(job_id), ignore_errors=True))
 
     async def configured(self, site: SiteRow) -> Configured:
-        """The database and prefix of the site. Raises `conflict` if the database is not its own."""
+        """The database and prefix of the site. Raises `conflict` if the database is not the site's own."""
         with translate_errors():
             found = await self.wordpress.configured(site.account)
         # wp-config.php is the customer's text. Without this check it could name another site's database, and the job
@@ -92,7 +93,7 @@ class Tools:
             return await trio.to_thread.run_sync(trees.digests, self.home(site), site.account.uid, entries)
 
     async def facts(self, database: str, prefix: str, tables: Collection[str] | None = None) -> dict[str, str]:
-        """Facts of all tables of the site, or of these."""
+        """Facts of all tables of the site, or only of these."""
         name = DatabaseName(database)
         with translate_errors():
             wanted = await self.tables.names(name) if tables is None else tables
@@ -134,8 +135,9 @@ class Tools:
         newest: bool = False,
         most: int | None = None,
     ) -> None:
-        """Copy these entries of a site into `target`/public, as files of the other site's account. `newest`: of a file
-        that is there, the one changed last stays. `most`: bytes of each folder; None: no limit."""
+        """Copy these entries of a site into `target`/public, as files of the other site's account. `newest`: if a file
+        exists at the target, the file that was changed last stays. `most`: the most bytes of each folder; None: no
+        limit."""
         folders = {"": target / "public", trees.CONTENT: target / "public" / trees.CONTENT}
         for below, folder in folders.items():
             names = [entry.removeprefix(f"{below}/") for entry in entries if entry.rpartition("/")[0] == below]

@@ -1,15 +1,16 @@
 """Undoes pushes that were not recorded, and removes what any job on a copy has left behind.
 
-A push that was killed at any point is undone before the next core starts any job; if the database server does not
+A push that was killed at any point is undone before the next core starts any job, or, if the database server does not
 answer then, as soon as it does.
 
-The journal names what is pushed, and not which steps were done: a kill between a step and its entry would make it
-wrong. How far a push came is read from the things themselves: tables by the database that they are in, files by the
-journals of their exchange. So undoing may be repeated, and may itself be killed.
+The journal names the parts that are pushed, but not which steps are done: a kill between a step and its journal entry
+would make the journal wrong. How far a push had come is read from the parts themselves: for tables from the database in
+which they are, for files from the journals of their exchange. So undoing may be repeated, and may itself be killed.
 
-Uploads that come during a push end in the folder that is the site's at that moment. Before the other folder is removed,
-files that it alone has, or has newer, are merged from it: after a push that counts, all of the old folder; after one
-that was undone, what was written into the new folder since the journal. A folder is never removed before.
+Uploads that arrive during a push are stored in the folder that is the site's at that moment. Before the other folder is
+removed, those of its files that the site's folder does not have, or has only older, are merged into the site's folder:
+after a push that counts, all such files of the old folder; after a push that was undone, those written into the new
+folder since the journal. A folder is never removed before this.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.staging")
 
 
 def new_database(job_id: int) -> DatabaseName:
-    """A database with the number of no site."""
+    """The name of a database that belongs to no site, since no site has its number."""
     return DatabaseName(f"s{SCRATCH_NUMBER}_push{job_id}new")
 
 
@@ -68,7 +69,7 @@ def old_database(job_id: int) -> DatabaseName:
 
 
 def top_of(folder: Path, below: str) -> Path:
-    """The folder with the journal of the exchange of one folder of the site."""
+    """The folder that contains the journal of one exchanged folder of the site."""
     return folder / (below or "top")
 
 
@@ -77,13 +78,13 @@ class Undoing:
         self._tools = tools
 
     async def recover(self) -> None:
-        """Called before any job starts: a job of the site would see a mixture of the two states."""
+        """Called before any job starts: otherwise a job of the site would see a mixture of the two states."""
         for job_id in await trio.to_thread.run_sync(self._left):
             await self._tried(job_id)
         await self._release()
 
     async def round(self) -> None:
-        """Pushes that could not be undone before, and folders that no job works on."""
+        """Undo pushes that could not be undone before, and remove folders on which no job works."""
         left = await trio.to_thread.run_sync(self._left)
         rows = await self._tools.database.fetch(
             "SELECT id FROM jobs WHERE id = ANY($1) AND status IN ('queued', 'running')", left
@@ -94,7 +95,7 @@ class Undoing:
 
     @asynccontextmanager
     async def unless_done(self, job_id: int) -> AsyncIterator[None]:
-        """For the steps of a push: if an error leaves the block before the push is recorded, it is undone."""
+        """For the steps of a push: if an error leaves the block before the push is recorded, the push is undone."""
         try:
             yield
         except BaseException as error:
@@ -140,14 +141,14 @@ class Undoing:
         await tools.remove_folder(job_id)
 
     async def _release(self) -> None:
-        """Lets the other jobs start of sites whose pushes have been undone."""
+        """Let other jobs start on sites whose pushes have been undone."""
         for staging in await waiting_to_be_undone(self._tools.database):
             if not self._tools.folder(staging.job_id).exists():
                 await self._tools.database.transact(partial(_undone, staging=staging))
 
     async def keep_uploads(self, folder: Path) -> None:
-        """Merges uploads that came after the files were prepared, from the folder that was the site's until now. Raises
-        OSError."""
+        """Merge uploads that arrived after the files were prepared, from the folder that was the site's until now.
+        Raises OSError."""
         journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
         if journal is not None:
             await self._merge(folder, journal, None)
@@ -183,7 +184,8 @@ class Undoing:
                 await server.drop_database(name)
 
     async def _restart(self, site_id: UUID) -> None:
-        """Restarts PHP, which may have cached the pushed files. If that fails, PHP looks at the files soon anyway."""
+        """Restart PHP, whose cache may have code of the pushed files. If that fails, PHP checks the files soon
+        anyway."""
 
         async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
             php = php_of(locked)
@@ -195,7 +197,7 @@ class Undoing:
             await finished(site.ask(Site.change, service_itself("staging.push"), restarted))
 
     def _left(self) -> list[int]:
-        """The jobs whose folders exist. Blocks."""
+        """The ids of the jobs whose folders exist. Blocks."""
         try:
             names = os.listdir(self._tools.folders.sites)
         except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Updates of the server's packages: looked for each day, installed by a job, with visits to all sites before and
-after."""
+"""Updates of the server's packages: looked for each day, and installed by a job that requests all sites before and
+afterwards."""
 
 from svc_actors.panel.updates.records import UpdateMode, Wanted
 

@@ -27,8 +27,8 @@ class Wanted(StrEnum):
 
 @dataclass(frozen=True)
 class Look:
-    """`looked_at`: when the lists were fetched last; `error`: why the last try, at `tried_at`, did not fetch them; all
-    tries since `failing_since` have failed."""
+    """`looked_at`: when the lists were fetched last. `error`: why the last attempt, at `tried_at`, did not fetch them.
+    `failing_since`: all attempts since then have failed."""
 
     looked_at: datetime | None
     tried_at: datetime
@@ -38,7 +38,7 @@ class Look:
 
 @dataclass(frozen=True)
 class UpdateRun:
-    """`silent`: domains that answered before and did not after."""
+    """`silent`: domains that answered before the installation and not afterwards."""
 
     job_id: int
     planned: tuple[PackageUpdate, ...]

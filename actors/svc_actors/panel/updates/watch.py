@@ -14,7 +14,7 @@ EVERY: Final = timedelta(hours=24)
 
 
 async def look_daily(database: Database) -> None:
-    """One round: queue what is due. A failed try counts: the next is a day later."""
+    """One round: queue the job that is due. A failed attempt counts, so the next one is a day later."""
 
     async def work(tx: Transaction) -> None:
         mode, look = await read_mode(tx), await read_look(tx)

@@ -1,5 +1,5 @@
-"""The jobs of updates: fetch the lists, visit the sites, install packages, restart programs that still run old files,
-and visit the sites again.
+"""The jobs of updates: fetch the lists, request all sites, install packages, restart programs that still run old files,
+and request all sites again.
 
 Progress is in the job's row of `update_runs`, so that however the job ends, even by a restart of the core, it is known
 what was installed: `update.installed` is written with the end of a job that has installed anything.
@@ -62,14 +62,15 @@ _OF_A_SITE: Final = re.compile(rf"site-(?P<number>[0-9]+)-(?P<kind>{PHP}|{APP})?
 
 
 async def enqueue_look(tx: Transaction, *, daily: bool = False) -> Job:
-    """`daily`: not ordered by a person."""
+    """Queue a look. `daily`: it was not ordered by a person."""
     await require_on(tx)
     title = "Look for updates of packages"
     return await enqueue(tx, NewJob(LOOK, title, JobClass.SYSTEM, ("look",), parameters={"daily": daily}))
 
 
 async def enqueue_install(tx: Transaction, scope: Wanted, *, daily: bool = False) -> Job:
-    """`daily`: not ordered by a person. Raises `conflict` if updates are off, or a job of this kind has not ended."""
+    """Queue an installation. `daily`: it was not ordered by a person. Raises `conflict` if updates are off, or a job of
+    this kind has not ended."""
     await require_on(tx)
     if (other := await under_way(tx)) is not None:
         raise conflict("Updates are being installed already.", hint=f"Follow their job, {other}.")
@@ -105,7 +106,7 @@ class UpdateWork:
     restart_site: Callable[[SiteRow], Awaitable[None]]
 
     async def look(self, run: JobRun) -> None:
-        """If the lists cannot be fetched, an ordered look fails. The daily look records the failure instead: it
+        """Fetch the lists. If that fails, an ordered look fails. The daily look records the failure instead: it
         installs nothing, and an alert opens once the failure lasts."""
         await require_on(self.database)
         fetched = True
@@ -136,7 +137,7 @@ class UpdateWork:
         await run.log(f"{well} of {len(answers)} sites answer.")
 
     async def install(self, run: JobRun) -> None:
-        """If apt fails the step fails, but the sites are checked all the same: some packages may have been
+        """If apt fails, the step fails, but the sites are checked all the same, because some packages may have been
         installed."""
         found = await self._of(run)
         if not found.planned:
@@ -152,7 +153,7 @@ class UpdateWork:
         await run.log(f"{len(done)} of {len(found.planned)} packages are installed.")
 
     async def restart(self, run: JobRun) -> None:
-        """Restarts only programs whose files are gone; programs that run new files are left alone."""
+        """Restarts only programs whose files were replaced; programs that run the new files already are left alone."""
         if not (await self._of(run)).planned:
             return
         try:
@@ -250,7 +251,8 @@ class UpdateWork:
             await trio.sleep(_PAUSE)  # There is no signal when a restarted program is ready.
 
     async def _status(self, domain: str) -> int:
-        """HTTP status for a visitor, from this server's own nginx; 0 for no answer. Redirects to HTTPS are followed."""
+        """The HTTP status that a visitor gets from this server's own nginx; 0 for no answer. Redirects to HTTPS are
+        followed."""
         status = 0
         with trio.move_on_after(_VISIT_SECONDS):
             for secure in (False, True):
@@ -281,7 +283,7 @@ def _line(update: PackageUpdate) -> str:
 
 
 async def _each(things: Sequence[T], act: Callable[[T], Awaitable[None]]) -> None:
-    """A few at once."""
+    """Run this for each site, a few at once."""
     limit = trio.CapacityLimiter(_AT_ONCE)
 
     async def act_on(thing: T) -> None:

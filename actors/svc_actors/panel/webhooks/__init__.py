@@ -1,5 +1,5 @@
-"""The panel's webhooks: events, written in the transaction of what they report, and the endpoints that subscribe to
-them."""
+"""The panel's webhooks: events, written in the transaction of the change that they report, and the endpoints that
+subscribe to them."""
 
 from svc_actors.panel.webhooks.events import WebhookEvent
 from svc_actors.panel.webhooks.outbox import emit

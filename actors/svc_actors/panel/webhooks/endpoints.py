@@ -59,7 +59,7 @@ async def update(
 
 
 async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[DeliveryStatus]) -> None:
-    """Updates pages, and the operator's alert about an endpoint that no longer accepts deliveries."""
+    """Update pages, and the operator's alert about an endpoint that no longer accepts deliveries."""
     await changed(tx, endpoint_id)
     if DeliveryStatus.FAILED in ended:
         await _raise_alert(tx, endpoint_id)
@@ -68,7 +68,8 @@ async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[Deli
 
 
 async def _raise_alert(tx: Transaction, endpoint_id: UUID) -> None:
-    """Deliveries to it were given up. The alert shows only the host of its URL: receivers put keys into paths."""
+    """Deliveries to the endpoint were given up: raise an alert. It shows only the host of the endpoint's URL, because
+    receivers put keys into paths."""
     url = await tx.fetchval("SELECT url FROM webhook_endpoints WHERE id = $1 AND enabled", endpoint_id)
     if url is None:
         return

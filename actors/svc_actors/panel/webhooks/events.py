@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WebhookEvent(StrEnum):
-    """All events; a subscription to `*` stands for these."""
+    """All events; a subscription to `*` stands for all of them."""
 
     BACKUP_COMPLETED = "backup.completed"
     BACKUP_FAILED = "backup.failed"

@@ -1,11 +1,12 @@
-"""The creation of a WordPress site: a job, since it takes seconds, which leaves a site that visitors can open.
+"""The creation of a WordPress site. It is a job, since it takes seconds, and its result is a site that visitors can
+open.
 
 Every step may be repeated: a creation that a restart has interrupted continues as a new job, from the first step. The
 next attempt removes what an earlier one has left in the site's database, until `installed_at` says that WordPress is
 installed: from then on the database is untouched, unless a deletion removes a part of the WordPress.
 
-The site is `creating` until the web server serves it, and `active` from then on; its certificate comes after that, and
-a site without one yet is not a failure.
+The site is `creating` until the web server serves it, and `active` from then on. Its certificate is issued after that,
+so a site that has no certificate yet is not a failure.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class WordPressCreation:
         await _told(lambda: self._wordpress.place_files(site.account, ordered.locale))
 
     async def make_database(self, run: JobRun) -> None:
-        """Before anything that needs it is written: this step reports a missing database server."""
+        """Comes before anything is written that needs the database, so this step reports a database server that is
+        missing."""
         site, ordered = await self._site(run)
         if ordered.installed_at is None:
             await self._make_database(site)

@@ -1,8 +1,9 @@
-"""Runs WordPress's own cron as a schedule of its site: due tasks run in time, and not at the expense of a visitor.
+"""Runs WordPress's own cron as a schedule of its site: so due tasks run in time, and do not slow down a visitor's
+request.
 
-By itself WordPress looks for due tasks whenever a page is opened. So on a site without visitors nothing runs, and on a
-busy one every visitor pays for it. New sites get DISABLE_WP_CRON and a schedule at their creation. Older sites get both
-here, once: a schedule that its owner has changed or deleted stays so.
+By itself WordPress looks for due tasks whenever a page is opened. So on a site without visitors no task runs, and on a
+busy site every request is slowed down. New sites get DISABLE_WP_CRON and a schedule at their creation. Older sites get
+both here, once: a schedule that its owner has changed or deleted stays so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The database of a WordPress: an ordinary database of its site on MariaDB, with a user who may do everything in it.
 
-It is recorded like the customer's own databases: they see it, can export it, and it goes with the site.
+It is recorded like the customer's own databases: the customer sees it and can export it, and it is deleted with the
+site.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class WordPressOrder:
 
     @property
     def admin_login(self) -> str:
-        """The local part of the email address: unlike `admin`, attackers do not try it first."""
+        """The local part of the email address: attackers do not try it first, as they do `admin`."""
         login = re.sub(r"[^a-z0-9_.-]", "", self.admin_email.partition("@")[0].lower())[:50]
         return login or "administrator"
 
