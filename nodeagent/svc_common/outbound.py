@@ -37,14 +37,14 @@ _SECONDS_AN_ADDRESS: Final = 4.0
 _NOT_PUBLIC_4: Final = tuple(
     IPv4Network(network)
     for network in (
-        "0.0.0.0/8",  # this network: Linux takes 0.0.0.0 for itself
+        "0.0.0.0/8",  # this network: Linux takes 0.0.0.0 for the host itself
         "10.0.0.0/8",
-        "100.64.0.0/10",  # carrier-grade NAT, and the metadata of Alibaba Cloud
+        "100.64.0.0/10",  # carrier-grade NAT, and the metadata service of Alibaba Cloud
         "127.0.0.0/8",
-        "168.63.129.16/32",  # Azure's metadata, which is a public address elsewhere
-        "169.254.0.0/16",  # link-local, and the metadata of most clouds
+        "168.63.129.16/32",  # the metadata service in Azure; elsewhere a public address
+        "169.254.0.0/16",  # link-local, and the metadata service of most clouds
         "172.16.0.0/12",
-        "192.0.0.0/24",  # protocol assignments, and the metadata of Oracle Cloud
+        "192.0.0.0/24",  # protocol assignments, and the metadata service of Oracle Cloud
         "192.0.2.0/24",
         "192.88.99.0/24",  # relays of 6to4
         "192.168.0.0/16",
@@ -179,5 +179,5 @@ def _is_own(address: Address, port: int) -> bool:
         try:
             probe.connect((str(address), port))
         except OSError:
-            return False  # No route to it, so it is not our own address.
+            return False  # There is no route to the address, so it is not our own.
         return ip_address(probe.getsockname()[0].partition("%")[0]) == address

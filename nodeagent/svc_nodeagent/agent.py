@@ -89,12 +89,13 @@ class Agent:
         self._upgrader = upgrader
         self.enrolment = folder.read_enrolment()
         self.identity = Identity.load(folder.identity, folder.authority)
-        # Left by a process that died while a renewal was being proven: the controller may already insist on it.
+        # A renewed certificate that was not proven yet may be left by a process that died: the controller may already
+        # accept only this one.
         self._unproven = _load_unproven(folder)
         self.boot_id = str(uuid4())
         self._journal = journal
         self._patience = patience or Patience()
-        self._random = random.Random(seed)  # noqa: S311 - jitter
+        self._random = random.Random(seed)  # noqa: S311 - only for jitter
         self._live: Connection | None = None
         self._candidate: Connection | None = None
         self._renewal_key: ec.EllipticCurvePrivateKey | None = None
@@ -161,7 +162,7 @@ class Agent:
         try:
             await relay(console, stream)
         except Exception:
-            # A defect in one console must not end the agent and its operations.
+            # A defect in one console must not end the agent and its other operations.
             log.exception("console.crashed", node_id=str(self.node_id))
 
     def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
@@ -203,7 +204,8 @@ class Agent:
             self.offline_reason = str(ended)
             self._log.info("connection.ended", reason=str(ended))
         except Exception:
-            # Like any other end of a connection: operations continue, and the next connection gets their results.
+            # This is treated like any other end of a connection: operations continue, and the next connection gets
+            # their results.
             log.exception("connection.crashed", node_id=str(self.node_id))
         finally:
             self._dispatcher.detach(connection.outbox)
@@ -282,7 +284,7 @@ class Agent:
             self._live.outbox.put(Renewal(csr=signing_request(self._renewal_key)))
             with trio.move_on_after(_RENEWAL_RETRY):
                 await self._adopted.wait()
-            # Not again at once, even if this host's clock makes every certificate look old.
+            # Wait before renewing again, because a wrong clock of this host could make every certificate look old.
             with trio.move_on_after(_RENEWAL_RETRY):
                 await self._renew.wait()
 

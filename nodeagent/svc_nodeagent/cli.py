@@ -127,7 +127,7 @@ async def _stop_on_signal(agent: Agent, *, task_status: trio.TaskStatus[None]) -
 
 
 def _libvirt(folder: AgentFolder, prefix: str, bridge: str | None, image_networks: Sequence[Network]) -> OpenHost:
-    # Imported here: a simulated node runs where libvirt is not installed.
+    # Imported here and not at the top: a simulated node also runs where libvirt is not installed.
     from svc_nodeagent.hypervisor import LibvirtHost, Naming
 
     naming = Naming(domain_prefix=f"{prefix}-", device_prefix=prefix, table=prefix)

@@ -200,7 +200,7 @@ class Connection:
     async def _fail_with(self, stream: _Watched) -> None:
         """The websocket library does not notice a stream that ends before its handshake; this does."""
         await stream.over.wait()
-        # Frames that were already read, which may hold a reason for the closing, are processed first.
+        # Wait until the frames that were already read are processed: one may contain the reason for the closing.
         await trio.sleep(0.1)
         raise NotConnected("the controller ended the connection")
 

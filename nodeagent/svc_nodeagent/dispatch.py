@@ -215,7 +215,8 @@ class Dispatcher:
                 try:
                     await self._journal.start(request.id)
                 except OSError as error:
-                    # Nothing was started and nothing is on the disk: the controller may ask again under another id.
+                    # No part of the operation was started, and nothing of it is on the disk: the controller may ask
+                    # again under another id.
                     outcome: Outcome = Failed(
                         code=FailureCode.HOST,
                         message=f"The operation was not started: {error.strerror}.",
@@ -227,7 +228,9 @@ class Dispatcher:
             try:
                 outcome = await self._perform(request, run)
             except Replaced:
-                return  # Journalled as started: the controller asks the next process for it again, which answers.
+                # The journal has the operation as started. The controller will ask the next process for its outcome,
+                # and that process answers.
+                return
             fault_point("agent.performed")
             await self._end(request.id, outcome, durable=durable)
             if durable:
@@ -256,7 +259,7 @@ class Dispatcher:
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
-            # A defect fails only its own operation: the agent, and the other operations, continue.
+            # A defect fails only the operation in which it is: the agent, and the other operations, continue.
             log.exception("operation.crashed", operation_id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,

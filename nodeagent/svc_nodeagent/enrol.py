@@ -78,7 +78,8 @@ async def enrol_over(
     trusted: httpx.AsyncClient, folder: AgentFolder, *, token: str, hostname: str, host: UUID
 ) -> Enrolment:
     """As `enrol`, by a client that trusts the controller already; its base URL is the controller's API."""
-    # QEMU's user passes through this folder to the disks; its secrets are readable by their owner alone.
+    # QEMU's user has to pass through this folder to reach the disks; the secrets in it are readable only by their
+    # owner.
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     key = _enrolment_key(folder)
     fault_point("enrol.key_made")

@@ -158,7 +158,7 @@ class Journal:
         try:
             self._rewrite(path, batch)
         except OSError as error:
-            # The old file is complete and stays in use; the next record tries again.
+            # The old file is complete and stays in use; with the next record, compacting is tried again.
             log.warning("journal.not_compacted", error=str(error))
 
     def read(self, path: Path) -> None:

@@ -58,7 +58,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             env={**os.environ, RELEASE_VARIABLE: release},
         )
-        if self._stopping:  # The signal arrived between the check and this start.
+        if self._stopping:  # The signal has arrived between the check and this start.
             self._agent.terminate()
         return self._agent
 

@@ -25,7 +25,7 @@ async def _copy(source: trio.abc.Stream, sink: trio.abc.Stream, over: trio.Cance
         while data := await source.receive_some(_CHUNK):
             await sink.send_all(data)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # one side has gone: the normal end of a console, not an error
+        pass  # one side has closed: that is the normal end of a console, not an error
     finally:
         over.cancel()
 

@@ -176,8 +176,8 @@ class Releases:
         partial = _emptied(folder.with_suffix(".partial"))
         with tempfile.TemporaryDirectory() as work:
             _run([sys.executable, "-I", "-m", "venv", f"{work}/venv"])
-            # By the hashes of the locks, whatever the index offers; including the build requirements of libvirt-python,
-            # which pip would otherwise fetch in any version.
+            # Packages must have the hashes of the lock files, whatever the index offers. This includes the build
+            # requirements of libvirt-python, which pip would otherwise fetch in any version.
             install = [f"{work}/venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             hashed = ["--require-hashes", "--no-deps"]
             _run([*install, *hashed, "-r", str(package / "build.lock")])
@@ -210,7 +210,7 @@ def _emptied(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    # Installs a host's first release, or another one by hand: releases.py DATA WHEEL
+    # Run as a program, this installs a host's first release, or another release by hand: releases.py DATA WHEEL
     _releases = Releases(Path(sys.argv[1]))
     try:
         _releases.switch(_releases.install(Path(sys.argv[2])))

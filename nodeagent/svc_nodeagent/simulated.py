@@ -175,7 +175,7 @@ class SimulatedHost(SimulatedState):
             memory_mib=self.behaviour.memory_mib,
             memory_free_mib=max(0, self.behaviour.memory_mib - used),
             disk_gib=self.behaviour.disk_gib,
-            # Thin, as on a real host: a machine uses less than it was promised.
+            # Machines use less disk than they were promised, as on a real host, where disks are thin.
             disk_free_gib=max(0.0, self.behaviour.disk_gib - 2.0 * len(self.machines)),
             load_1m=round(0.05 * len(running), 2),
         )
@@ -218,7 +218,7 @@ class SimulatedHost(SimulatedState):
             with host_call(f"simulated {operation.op}"):
                 result = await self._carry_out(operation)
         except OSError as error:
-            self._load()  # If it cannot be stored, it has not happened.
+            self._load()  # If the change cannot be stored, it has not happened: go back to the stored state.
             raise HostError(FailureCode.HOST, f"The host cannot write: {error.strerror}.") from error
         self.performed.append(operation)
         fault_point("simulated.after")

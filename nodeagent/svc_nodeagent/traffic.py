@@ -86,7 +86,8 @@ class Ledger:
             state.positions[reading.device] = _Position(
                 vm_id=reading.vm_id, origin=reading.origin, at=at, received=reading.received, sent=reading.sent
             )
-            # A new tap was created after the ledger's last reading.
+            # Without an earlier reading: a new tap was created after the ledger's last reading, so its traffic started
+            # then.
             began = last.at if last is not None else before or at
             account = state.account(reading.vm_id, period_of(min(began, at)), at)
             if reading.vm_id not in seen:

@@ -38,8 +38,8 @@ from svc_nodeagent.protocol import FailureCode
 DEVICE = Path("/dev/kvm")
 EMULATOR = "qemu-system-x86_64"
 PROBE_SECONDS = 5.0
-_KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
-_DISK_BYTES = 1024 * 1024  # firmware boots from no disk of a single sector
+_KVM_GET_API_VERSION = 0xAE00  # an ioctl request of linux/kvm.h
+_DISK_BYTES = 1024 * 1024  # Firmware does not boot from a disk of a single sector, so the sector is padded.
 _GUEST = hashlib.sha256(BOOT_SECTOR).hexdigest()
 
 log = structlog.get_logger()
@@ -112,7 +112,7 @@ class Acceleration:
 
     async def _boot_a_guest(self) -> tuple[Accelerator, str]:
         with tempfile.TemporaryDirectory() as folder:
-            os.chmod(folder, 0o711)  # noqa: S103  (QEMU's user passes through)
+            os.chmod(folder, 0o711)  # noqa: S103  (QEMU's user has to pass through)
             disk = Path(folder) / "boot-sector"
             await in_thread(disk.write_bytes, BOOT_SECTOR.ljust(_DISK_BYTES, b"\0"))
             arguments = [
@@ -153,13 +153,13 @@ def _answers(device: Path) -> bool:
     try:
         opened = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except OSError as failure:
-        if failure.errno in (errno.ENODEV, errno.ENXIO, errno.EIO):  # a device without its driver
+        if failure.errno in (errno.ENODEV, errno.ENXIO, errno.EIO):  # The device exists, but its driver does not.
             return False
         raise
     try:
         fcntl.ioctl(opened, _KVM_GET_API_VERSION)
     except OSError as failure:
-        if failure.errno == errno.ENOTTY:  # another device's driver, which does not know the request
+        if failure.errno == errno.ENOTTY:  # The device belongs to another driver, which does not know this request.
             return False
         raise
     finally:

@@ -121,8 +121,8 @@ class Connection:
             except libvirt.libvirtError as error:
                 raise self._translated(error, connection) from error
             except (SystemError, UnicodeDecodeError) as error:
-                # The binding's error for text that is not UTF-8. It comes from a guest's agent: libvirt's own texts
-                # are.
+                # The binding raises this for a text that is not UTF-8. Such a text comes from a guest's agent, since
+                # libvirt's own texts are UTF-8.
                 raise LibvirtError(
                     FailureCode.HOST,
                     "libvirt handed on what is no text (not UTF-8): the guest's agent does not answer as it should.",
@@ -193,7 +193,8 @@ class Connection:
             try:
                 connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
             except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:  # a driver within this process has no wire
+                # a driver that runs within this process has no connection
+                if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                     raise
             connection.registerCloseCallback(self._on_close, None)
             for event, callback in (
@@ -216,7 +217,7 @@ class Connection:
 
         def close() -> None:
             try:
-                # Each subscription holds the connection open, so all of them end first.
+                # Each subscription keeps the connection open, so all of them are ended first.
                 for subscription in self._subscriptions:
                     connection.domainEventDeregisterAny(subscription)
                 connection.unregisterCloseCallback()

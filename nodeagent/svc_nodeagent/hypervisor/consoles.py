@@ -51,7 +51,8 @@ class SerialLine:
         descriptor = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             tty.setraw(descriptor)
-            # Output from before is in the log: it is taken from there, and not from the terminal as well.
+            # Earlier output is in the log file. It is taken from there, so it is flushed here and not read from the
+            # terminal as well.
             termios.tcflush(descriptor, termios.TCIFLUSH)
             self._scrollback.add(await in_thread(_tail, self._log, SCROLLBACK_BYTES))
             self._descriptor = descriptor
@@ -214,7 +215,7 @@ class Scrollback:
 
     def add(self, data: bytes) -> None:
         self._kept += data
-        # Trimmed rarely, so that each byte is moved a bounded number of times.
+        # Trimmed only now and then, so that each byte is moved a limited number of times.
         if len(self._kept) > 2 * self._limit:
             del self._kept[: len(self._kept) - self._limit]
 

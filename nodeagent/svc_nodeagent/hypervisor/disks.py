@@ -132,7 +132,7 @@ def retain(folders: Folders, vm_id: UUID) -> tuple[str, ...]:
     record = folder / RECORD
     if record.exists():
         kept.mkdir(exist_ok=True)
-        # The record first: without it, a disk in retained/ would lose the image it is based on.
+        # The record is copied first: without its record, a disk in retained/ would lose the image on which it is based.
         shutil.copyfile(record, kept / (RECORD + PARTIAL_SUFFIX))
         put_in_place(kept / (RECORD + PARTIAL_SUFFIX), kept / RECORD, mode=0o600)
         fault_point("delete.record_retained")

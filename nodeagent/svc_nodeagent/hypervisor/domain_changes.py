@@ -28,7 +28,7 @@ class DomainChanges:
             self._states.pop(vm_id, None)
         else:
             self._states[vm_id] = state
-        self._changes.pop(vm_id, None)  # to the end: changes are sent in the order of arrival
+        self._changes.pop(vm_id, None)  # moves it to the end: changes are sent in the order in which they arrived
         change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
         self._changes[vm_id] = change
         self._changed.set()
@@ -47,7 +47,8 @@ class DomainChanges:
             while self._changes:
                 change = self._changes.pop(next(iter(self._changes)))
                 if change.cause is StateCause.GUEST and await host_is_stopping():
-                    # The host asked all its guests to shut down: their owners did not.
+                    # The host has asked all its guests to shut down, so this shutdown was not ordered by the machine's
+                    # owner.
                     change = change.model_copy(update={"cause": None, "reason": "the host is shutting down"})
                 yield change
             self._changed = trio.Event()

@@ -78,14 +78,15 @@ def domain_xml(
 
     system = ElementTree.SubElement(domain, "os")
     _text(system, "type", "hvm", arch="x86_64", machine="q35")
-    # The rescue system is not signed for any firmware, and does not use the state of firmware and TPM.
+    # The rescue system is not signed for any firmware, so it boots with the plain platform, and does not use the state
+    # of the machine's firmware and TPM.
     platform = record.platform if boot is None else PLAIN
     add_firmware(system, platform, folders.nvram(record.vm_id))
     if boot is not None:
         _text(system, "kernel", str(boot.kernel))
         _text(system, "initrd", str(boot.initrd))
         _text(system, "cmdline", boot.command_line)
-    # A UEFI boots only what is named here.
+    # A UEFI firmware boots only from the devices that are named here.
     drives = ["hd"] if medium is None else ["cdrom", "hd"] if medium.boot else ["hd", "cdrom"]
     for drive in drives:
         ElementTree.SubElement(system, "boot", dev=drive)
@@ -93,7 +94,8 @@ def domain_xml(
     for feature in ("acpi", "apic"):
         ElementTree.SubElement(features, feature)
     if platform.firmware is Firmware.UEFI_SECURE:
-        # The guest's system cannot write the keys: only the firmware can, in its own mode of the processor.
+        # With SMM only the firmware, in its own mode of the processor, can write the keys of Secure Boot; the guest's
+        # system cannot.
         ElementTree.SubElement(features, "smm", state="on")
     domain.append(cpu_element(record.cpu_mode, accelerator))
     clock = ElementTree.SubElement(domain, "clock", offset="utc")
@@ -109,7 +111,8 @@ def domain_xml(
         serial = None if disk.volume_id is None else volume_serial(disk.volume_id)
         path = folders.disk_of(record.vm_id, disk)
         _disk(devices, disk_target(disk.index), path, "qcow2", backing=backing, serial=serial)
-    # A read-only virtio disk, not a CD drive: every guest that finds its root finds this too.
+    # The seed is a read-only virtio disk and not a CD drive: every guest that can find its root disk can find this
+    # disk, too.
     seed = folders.seed(record.vm_id) if boot is None else boot.seed
     _disk(devices, disk_target(len(_DISK_LETTERS) - 1), seed, "raw", readonly=True)
     ElementTree.SubElement(devices, "controller", type="scsi", model="virtio-scsi")
@@ -291,7 +294,8 @@ def _disk(
 def _slots(devices: ElementTree.Element, record: MachineRecord) -> None:
     """A PCI Express port for each device, and for each volume that it may get while it runs: a port cannot be added
     then. NICs get theirs first, so that the number of volumes changes no name of an interface."""
-    # Its first disk and the seed, NICs; the buses of the serial ports and of the CD drive, tablet, rng, balloon.
+    # PCI devices other than volumes: the machine's first disk, the seed, the NICs; then the buses of the serial ports
+    # and of the CD drive, the tablet, the rng and the balloon.
     others = 2 + len(record.network.nics) + 5
     ElementTree.SubElement(devices, "controller", type="pci", index="0", model="pcie-root")
     for index in range(1, 1 + others + MOST_VOLUMES):
@@ -322,6 +326,7 @@ def _consoles(devices: ElementTree.Element, log: Path) -> None:
     ElementTree.SubElement(graphics, "listen", type="socket")
     video = ElementTree.SubElement(devices, "video")
     ElementTree.SubElement(video, "model", type="vga")
-    # The keyboard is the PS/2 one every machine has. Without USB, firmware and guest have one bus less to search.
+    # The keyboard is the PS/2 keyboard that every machine has. Without USB, firmware and guest have one bus less to
+    # search.
     ElementTree.SubElement(devices, "input", type="tablet", bus="virtio")
     ElementTree.SubElement(devices, "controller", type="usb", model="none")

@@ -45,7 +45,8 @@ async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[A
         try:
             work(domain)
         finally:
-            # Here as well, since this thread may outlive its caller. `thaw` asks again, and reports.
+            # Thawed here as well, because this thread may outlive its caller. `thaw` does it again, and reports the
+            # result.
             with suppress(libvirt.libvirtError):
                 domain.fsThaw()
         return frozen

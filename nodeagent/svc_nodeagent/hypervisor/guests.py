@@ -92,7 +92,7 @@ class Guests:
                 lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN),
             )
         except LibvirtError:
-            if await self.state(vm_id) is DomainState.RUNNING:  # else it went off between the check and the press
+            if await self.state(vm_id) is DomainState.RUNNING:  # otherwise it went off between the check and the press
                 raise
 
     async def start(self, vm_id: UUID) -> None:

@@ -205,7 +205,8 @@ class ImageCache:
                 "Check the address and the size of the image.",
             ) from error
         if digest != spec.digest and resumed:
-            # The partial file may have been of another image; only a complete download proves the source wrong.
+            # The partial file may have been of another image, so it is downloaded again: only a complete download
+            # proves that the source is wrong.
             await in_thread(partial.unlink)
             digest = await self._download(spec, partial, report)
         if digest != spec.digest:
@@ -268,11 +269,11 @@ class ImageCache:
         url = str(spec.source.url)
         async with self._open_client() as client, client.stream("GET", url, headers=headers) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-                # Nothing is left to fetch: either the file is complete, or it is another file. The digest tells.
+                # Nothing is left to fetch: the file is either complete or another file. The digest shows which.
                 yield _Nothing(have)
                 return
             if not response.is_success:
-                # Our own text: httpx would include the address, whose credentials must not be in a task's log.
+                # Our own text: httpx's would include the address, whose credentials must not get into a task's log.
                 raise httpx.RequestError(f"the server answered {response.status_code} {response.reason_phrase}")
             yield _HttpReader(response, have)
 
@@ -337,7 +338,7 @@ class _HttpReader:
         self.total = self.offset + int(length) if length is not None else None
 
     def chunks(self) -> AsyncIterator[bytes]:
-        # as it arrives: data that waits for a full chunk would be lost if the connection breaks
+        # yielded as it arrives: data that waits for a full chunk would be lost if the connection breaks
         return self._response.aiter_bytes()
 
 
@@ -374,7 +375,7 @@ def _parse_index(path: Path) -> _Index | None:
     try:
         return _Index.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
-        return None  # an index is derived: without it the file is verified again
+        return None  # an index can be computed again: without it the file is verified again
 
 
 def _unchanged(path: Path, index: _Index) -> bool:

@@ -92,7 +92,7 @@ async def host_addresses(naming: Naming) -> tuple[str, ...]:
             for link in links
             if not naming.is_tap(link.get("ifname", ""))
             for address in link.get("addr_info", ())
-            if "local" in address  # what the scope filter leaves out is listed as an empty object
+            if "local" in address  # addresses that the scope filter leaves out are listed as empty objects
         )
     )
 

@@ -28,7 +28,7 @@ import trio
 READABLE: int = libvirt.VIR_EVENT_HANDLE_READABLE
 WRITABLE: int = libvirt.VIR_EVENT_HANDLE_WRITABLE
 
-# The pair of C function and C data that libvirt wraps; nothing here looks inside.
+# A pair of C function and C data, which libvirt wraps; this module does not look inside.
 Opaque = Any
 
 
@@ -159,7 +159,7 @@ class LibvirtLoop:
         self.soon(self._start, watch)
         return watch
 
-    # In the Trio thread
+    # Runs in the Trio thread
 
     def _start(self, watch: int) -> None:
         with self._lock:

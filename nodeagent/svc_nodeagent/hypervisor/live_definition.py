@@ -164,7 +164,8 @@ _PARTITION: Final = "/machine"
 
 def require_own(xml: str, moved: ArrivingMachine) -> None:
     """Raises `Refused`, and `ElementTree.ParseError`."""
-    # First the shape (only known elements, attributes and types), then the values that name something of the host.
+    # First the structure is checked (only known elements, attributes and types), then the values that name something on
+    # the host.
     domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
     if domain.tag != "domain" or domain.findtext("uuid") != str(moved.vm_id) or domain.findtext("name") != moved.domain:
         raise Refused("another machine")
@@ -175,21 +176,24 @@ def require_own(xml: str, moved: ArrivingMachine) -> None:
             raise Refused(f"an attribute {sorted(unknown)[0]} of {path or 'domain'}")
         if element.get("type") != _TYPES.get(path, element.get("type")):
             raise Refused(f"{path} of type {element.get('type')}")
-    # Texts, each with the only values that definitions of ours have: where they are absent libvirt chooses for itself.
+    # Texts of elements: each may have only the values that our own definitions use; if one is absent, libvirt chooses
+    # the value itself.
     _require_text(domain, "resource/partition", lambda text: text == _PARTITION)
     _require_text(domain, "os/loader", _is_firmware)
     _require_text(domain, "os/nvram", lambda text: text == str(moved.nvram))
     _require_text(domain, "devices/emulator", lambda text: Path(text).match(_EMULATOR) and _is_plain(text))
     _require_text(domain, "devices/rng/backend", lambda text: text == _RANDOM)
-    # libvirt copies the template into the variables of a guest that has none: any file of the host could be read so.
+    # libvirt copies the template to the firmware variables of a guest that has none. Without this check the guest could
+    # read any file of the host in this way.
     for nvram in domain.iterfind("os/nvram[@template]"):
         if not _is_firmware(nvram.get("template", "")):
             raise Refused(f"the file {nvram.get('template')}")
-    # Another machine's tap would give the guest that machine's addresses.
+    # Only the machine's own taps: another machine's tap would give the guest that machine's addresses.
     for target in domain.iterfind("devices/interface/target"):
         if target.get("dev") not in moved.taps:
             raise Refused(f"the interface {target.get('dev')}")
-    # virtlogd, which is root, writes what the guest says on its serial port to this file, whichever it is.
+    # Only the machine's own log file: virtlogd, which is root, writes the guest's serial output to the named file,
+    # whichever it is.
     for log in (*domain.iterfind("devices/serial/log"), *domain.iterfind("devices/console/log")):
         if log.get("file") != str(moved.serial_log):
             raise Refused(f"the file {log.get('file')}")
@@ -205,7 +209,8 @@ def _require_own_disk(disk: ElementTree.Element, moved: ArrivingMachine) -> None
     for file, form in found:
         if (file, form) not in own:
             raise Refused(f"a disk of the file {file} as {form}")
-    # Without attributes and sources it says that nothing is beneath. Deeper ones may have neither (`_ELEMENTS`).
+    # An element without attributes and sources says that the disk has no backing image. Elements at deeper levels may
+    # have neither (`_ELEMENTS`).
     for beneath in disk.iterfind("backingStore"):
         files = [source.get("file", "") for source in beneath.iterfind("source")]
         if (beneath.attrib or files) and (beneath.get("type"), files) != ("file", [str(moved.base.path)]):
@@ -236,7 +241,8 @@ def _type(element: ElementTree.Element, child: str) -> str | None:
 
 
 def _is_firmware(text: str) -> bool:
-    # Any file there: descriptions of Debian's packages name OVMF's, and they differ from release to release.
+    # Any file below this folder: the firmware descriptors of Debian's packages name the files of OVMF, which differ
+    # from release to release.
     return _FIRMWARE in Path(text).parents and _is_plain(text)
 
 

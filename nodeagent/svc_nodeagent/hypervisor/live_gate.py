@@ -26,7 +26,7 @@ from svc_nodeagent.wrapped_stream import WrappedStream
 
 _HEAD: Final = struct.Struct(">7I")
 """Length of all, program, version, procedure, type, serial, status."""
-# The numbers of libvirt's programs; the second is "keep" in ASCII.
+# The numbers of libvirt's RPC programs; the second one is "keep" in ASCII.
 _REMOTE, _KEEPALIVE = 0x20008086, 0x6B656570
 _MOST_MESSAGE: Final = 32 * 1024 * 1024  # libvirt's own VIR_NET_MESSAGE_MAX.
 log = structlog.get_logger(__name__)
@@ -37,9 +37,10 @@ _PREPARE, _FINISH = 303, 306
 _CALLS: Final = frozenset(
     {_OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING, _PREPARE, _FINISH}
 )
-# VIR_MIGRATE_PARAM_DEST_XML and VIR_MIGRATE_PARAM_PERSIST_XML, as they stand in the call.
+# VIR_MIGRATE_PARAM_DEST_XML and VIR_MIGRATE_PARAM_PERSIST_XML, under their names in the call.
 _XML: Final = ("destination_xml", "persistent_xml")
-# virTypedParameterType: int, unsigned, long long, unsigned long long, double, boolean, with their bytes in XDR.
+# The values of virTypedParameterType (int, unsigned, long long, unsigned long long, double, boolean), each with its
+# number of bytes in XDR.
 _SIZES: Final = {1: 4, 2: 4, 3: 8, 4: 8, 5: 8, 6: 4}
 _STRING: Final = 7
 
@@ -89,7 +90,7 @@ def require_of_a_move(message: bytes, moved: ArrivingMachine) -> None:
     _, program, _, procedure, _, _, _ = _HEAD.unpack_from(message)
     if program == _KEEPALIVE:
         return
-    # The type of the message is not looked at: replies and streams of other procedures are not needed either.
+    # The message's type is not checked: replies and streams of other procedures are not needed in a move, either.
     if program != _REMOTE or procedure not in _CALLS:
         raise Refused(f"procedure {procedure} of program {program:#x}")
     if procedure == _PREPARE:
@@ -130,5 +131,6 @@ def _texts(body: bytes) -> Iterator[tuple[str, str]]:
         elif kind in _SIZES:
             at += _SIZES[kind]
         else:
-            # Of an unknown length: what follows could not be found, and libvirt might read it differently.
+            # A parameter of unknown length: the position of the next one is unknown, and libvirt might read it
+            # differently.
             raise Refused(f"a parameter of kind {kind}")

@@ -29,10 +29,11 @@ async def call_domain(guests: Guests, vm_id: UUID, name: str, work: Callable[[An
 def gone_on(domain: Any) -> LivePlace:
     """Resume a guest that a move has paused, and say whether it is here."""
     state, reason = domain.state()
-    # The source's domain after a complete move: off, and libvirt says why. Off for another reason, the guest is here.
+    # After a complete move, the source's domain is off, and libvirt gives the migration as the reason. If it is off for
+    # another reason, the guest is still here.
     if state == libvirt.VIR_DOMAIN_SHUTOFF and reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
         return LivePlace.LEFT
-    # A guest that its full disk has paused resumes by itself once there is space.
+    # A guest that was paused because its disk is full is not resumed here: it resumes by itself once there is space.
     if domain_state(state, reason) is DomainState.PAUSED and reason != libvirt.VIR_DOMAIN_PAUSED_IOERROR:
         domain.resume()
     return LivePlace.HERE

@@ -91,7 +91,7 @@ class LiveMoves:
         """Carry one step out."""
         try:
             match operation:
-                # The source's send and settle, the target's receive, look and finish; `live_work` has their order.
+                # The source handles send and settle, the target receive, look and finish; `live_work` has their order.
                 case VmLiveSend():
                     return await self._sending.send(operation, report)
                 case VmLiveReceive():
@@ -103,6 +103,6 @@ class LiveMoves:
                 case VmLiveFinish():
                     return await self._receiving.finish(operation)
         except ConnectionLost as lost:
-            # Other operations are repeated here once libvirt is back. A stream of a move can be opened only once, so
-            # the controller repeats the whole attempt.
+            # After a lost connection to libvirt, other operations are repeated here. Each stream of a move can be
+            # opened only once, so the controller has to repeat the whole attempt.
             raise cut_short(lost.message) from lost

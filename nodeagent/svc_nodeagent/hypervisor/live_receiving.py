@@ -64,7 +64,7 @@ ARRIVAL_SECONDS: Final = 20.0
 """How long libvirt may take, once its connection has ended, to keep the guest or to remove it."""
 ROOM_SECONDS: Final = 1.0
 """Between two looks at the free room while disks arrive."""
-# Milliseconds: the values that QEMU itself announces with after a migration.
+# Milliseconds, except for `rounds`: the values with which QEMU itself announces a guest after a migration.
 _ANNOUNCE: Final = {"initial": 50, "max": 550, "rounds": 5, "step": 100}
 log = structlog.get_logger(__name__)
 
@@ -108,13 +108,14 @@ class LiveReceiving:
         async def fetching(percent: int, message: str) -> None:
             await report(percent // 10, message)
 
-        # Before the machine's turn is taken: a download may last for minutes.
+        # Fetched before the machine's turn is taken, because a download may last for minutes.
         await self._images.ensure(operation.image, fetching)
         async with self._steps(vm_id):
             volumes = arrivals.volumes_of(operation.machine.disks)
             await arrivals.require_nothing_of(self._guests, self._folders, vm_id, volumes)
             try:
-                # The mark first: a crash anywhere from here to `complete` leaves what the next start removes.
+                # The mark is written first: after a crash anywhere between here and `complete`, the next start removes
+                # what the mark names.
                 await in_thread(arrivals.start, self._folders, vm_id, volumes)
                 fault_point("live.begun")
                 await self._receive(operation, report)
@@ -123,8 +124,8 @@ class LiveReceiving:
                 fault_point("live.arrived")
                 await in_thread(arrivals.complete, self._folders, vm_id)
             except BaseException:
-                # Also for a cancellation. A guest that has arrived complete is lost with this, and is off at the source
-                # then; the controller asks both nodes and has it started there.
+                # Also after a cancellation. If the guest has already arrived completely, it is lost here and off at the
+                # source; the controller then asks both nodes and has it started at the source.
                 await arrivals.undo(self._folders, vm_id, volumes, self._remove)
                 raise
         return LiveResult(vm_id=vm_id, place=LivePlace.ARRIVED, state=await self._guests.state(vm_id))
@@ -132,8 +133,8 @@ class LiveReceiving:
     async def look(self, vm_id: UUID) -> LiveResult:
         state = await self._guests.state(vm_id)
         arrived = state is not DomainState.ABSENT and await self._has_arrived(vm_id)
-        # Still marked: complete by libvirt's word, but `receive` has not ended. A crash now would remove it, so it must
-        # not be called arrived, or the controller would give up the source's copy.
+        # If the mark still exists, the guest is complete according to libvirt, but `receive` has not ended. A crash now
+        # would remove the guest, so it must not be reported as arrived: the controller would give up the source's copy.
         marked = await in_thread(self._folders.abandonment(vm_id).exists)
         place = LivePlace.ARRIVED if arrived and not marked else LivePlace.ABSENT
         return LiveResult(vm_id=vm_id, place=place, state=state)
@@ -141,15 +142,16 @@ class LiveReceiving:
     async def finish(self, operation: VmLiveFinish) -> DomainResult:
         vm_id = operation.vm_id
         async with self._steps(vm_id):
-            # The network first: a guest that is resumed before would send into nothing, and announce itself in vain.
+            # The network is applied first: a guest that is resumed earlier would send without a network, and its
+            # announcements would be lost.
             record = await self._definitions.with_network(vm_id, operation.network)
             await self._definitions.apply_network(record)
             fault_point("live.carried")
             if await call_domain(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
                 await self._announce(vm_id)
             fault_point("live.gone_on")
-            # The definition that came serves the running guest only; the next start is by one of this host's own.
-            # libvirt may take seconds for that, so it comes after the guest was resumed.
+            # The definition that came with the guest is used only while it runs; for the next start this host writes a
+            # definition of its own. libvirt may take seconds for this, so it is done after the guest was resumed.
             await self._definitions.define(record)
             return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
@@ -173,7 +175,8 @@ class LiveReceiving:
             await self._network.apply(vm_id, record.network)
             fault_point("live.ready")
             await words.send_all(b"ready\n")
-            # From here on the stream carries libvirt's messages, and a client of libvirt's socket has root's rights.
+            # From here on the stream carries libvirt's messages, and any client of libvirt's socket has root's rights:
+            # so every message is checked by the gate.
             gate, short = Gate(self._moved(record, base)), trio.Event()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_room, record, short, nursery.cancel_scope)
@@ -181,12 +184,13 @@ class LiveReceiving:
                 for each in disk_streams:
                     nursery.start_soon(carry_dialling, each, sockets.disk)
                 socket = await in_thread(self._libvirt_socket)
-                # The source's libvirt dials at once, so two minutes of silence are a failure. QEMU dials for the memory
-                # only when the disks have been copied, which may take hours.
+                # The source's libvirt connects at once, so two minutes of silence are a failure. QEMU connects for the
+                # memory only once the disks are copied, which may take hours.
                 await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
             if short.is_set():
-                # Raises with the figures. Room may have been freed since; then it is a move that was cut short.
+                # This raises an error with the figures. If room was freed since, it does not, and the move counts as
+                # cut short.
                 await require_room(folder, "a running machine")
                 raise cut_short("this host's disk became short")
 
@@ -243,7 +247,8 @@ class LiveReceiving:
                 found = await call_domain(
                     self._guests, vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isPersistent())
                 )
-                # None: libvirt has removed it. False: transient still, so libvirt has not decided yet.
+                # None: libvirt has removed the guest. False: the guest is still transient, so libvirt has not decided
+                # yet.
                 if found is not False:
                     return bool(found)
                 await trio.sleep(LOOK_SECONDS)

@@ -62,7 +62,7 @@ class LiveSending:
     async def send(self, operation: VmLiveSend, report: Report) -> LiveResult:
         """Move the guest. Other steps of the machine are not held up: a change of its rules must not wait for hours."""
         vm_id = operation.vm_id
-        # A lock of its own instead of the machine's turn: it keeps `settle` behind the end of a `send`.
+        # A lock of its own instead of the machine's turn. It makes `settle` wait for the end of a `send`.
         async with self._turns.setdefault(vm_id, trio.Lock()):
             record = await self._definitions.record(vm_id)
             if await self._guests.state(vm_id) is not DomainState.RUNNING:
@@ -72,14 +72,15 @@ class LiveSending:
                     why = await self._send(record, operation.streams, report)
                 finally:
                     del self._leaving[vm_id]
-                    # Shielded: also a cancelled `send` must leave no job behind, which would refuse the next move.
+                    # Shielded, because even a cancelled `send` must leave no job behind: libvirt would refuse the next
+                    # move.
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + SETTLE_SECONDS):
                         settled = await self._settled(vm_id)
-                # libvirt's error alone does not decide: the call may fail although the guest has left.
+                # An error of libvirt alone does not decide: the call may fail although the guest has left.
                 if why is not None and settled.place is not LivePlace.LEFT:
                     raise cut_short(why)
                 return settled
-        # Only a cancelled scope gets here, and only `settle` cancels it.
+        # This line is reached only if the scope was cancelled, and only `settle` cancels it.
         raise cut_short("it was given up")
 
     async def settle(self, vm_id: UUID) -> LiveResult:
@@ -95,8 +96,8 @@ class LiveSending:
         if len(streams.disks) != len(record.disks):
             raise HostError(FailureCode.CONFLICT, "The machine has other disks than were to be moved; it was left.")
         async with sockets.opened(), dial_streams(self._open_stream, streams) as (words, memory, disks):
-            # The agents talk first, over the stream that libvirt uses afterwards: where the target's files are, the
-            # seed and the first boot's secret, and the target's "ready".
+            # First the agents talk over the stream that libvirt uses afterwards. They exchange the places of the
+            # target's files, the seed and the first boot's secret, and the target's "ready".
             place = Place.model_validate_json(await line(words))
             await self._send_luggage(vm_id, words)
             fault_point("live.luggage_sent")
@@ -104,8 +105,9 @@ class LiveSending:
                 raise unreadable()
             parameters = await self._parameters(record, place, sockets)
             async with trio.open_nursery() as nursery:
-                # Only libvirt's own connection has a keepalive to listen for. Memory and disks may be quiet for long:
-                # a disk's stream is, once the disk has been copied and the guest writes nothing.
+                # A silence limit makes sense only for libvirt's own connection, which has a keepalive. Memory and disks
+                # may be silent for long: for example a disk's stream, once the disk is copied and the guest writes
+                # nothing.
                 for path, carrying, silence in (
                     (sockets.libvirt, (words,), SILENCE_SECONDS),
                     (sockets.memory, (memory,), None),
@@ -122,10 +124,11 @@ class LiveSending:
         return why
 
     async def _migrate(self, vm_id: UUID, sockets: Sockets, parameters: dict[str, Any]) -> str | None:
-        # PAUSED: the guest arrives paused, also if it runs here, and continues when the record says so.
-        # PERSIST_DEST: libvirt gives it a definition there once it is complete; so `look` knows its arrival.
-        # NON_SHARED_INC: disks are copied, without the image beneath them, which the target has already.
-        # AUTO_CONVERGE: a guest that writes memory faster than it is sent is slowed down until it fits.
+        # PAUSED: the guest arrives paused, even if it was running here, and continues when the record names the target.
+        # PERSIST_DEST: libvirt gives the guest a definition there once it is complete, from which `look` sees that it
+        # has arrived. NON_SHARED_INC: the disks are copied, without the image on which they are based, because the
+        # target has that already. AUTO_CONVERGE: a guest that writes memory faster than it can be sent is slowed down
+        # until the rest fits.
         flags = (
             libvirt.VIR_MIGRATE_LIVE
             | libvirt.VIR_MIGRATE_PEER2PEER
@@ -139,16 +142,16 @@ class LiveSending:
             try:
                 domain.migrateToURI3(f"qemu+unix:///system?socket={sockets.libvirt}", parameters, flags)
             except libvirt.libvirtError as error:
-                # Returned and not raised: codes for a lost connection mean the target's here, and would make `guests`
-                # take our own connection for lost.
+                # Returned and not raised: here an error code for a lost connection means the connection to the target,
+                # but `guests` would take it for our own connection.
                 return str(error.get_error_message() or error)
             return None
 
         return await self._guests.on_domain(vm_id, "virDomainMigrateToURI3", migrate)
 
     async def _parameters(self, record: MachineRecord, place: Place, sockets: Sockets) -> dict[str, Any]:
-        # The running definition for the guest that arrives, the stored one for libvirt to keep with it. MIGRATABLE
-        # is the form that libvirt takes from another host; SECURE keeps secrets in it.
+        # The running definition is for the arriving guest, the stored one is for libvirt at the target to keep.
+        # MIGRATABLE is the form that libvirt accepts from another host; SECURE includes secrets.
         live, stored = await self._guests.on_domain(
             record.vm_id,
             "virDomainGetXMLDesc",
@@ -200,7 +203,7 @@ class LiveSending:
 
     async def _settled(self, vm_id: UUID) -> LiveResult:
         """End libvirt's job, and resume the guest if it is here."""
-        # An aborted job is not gone at once, and while one is there libvirt refuses the next move.
+        # An aborted job does not end at once, and while it exists libvirt refuses the next move.
         with trio.fail_after(SETTLE_SECONDS):
             while True:
                 if await call_domain(self._guests, vm_id, "virDomainAbortJob", _job_is_over) is not False:

@@ -37,7 +37,8 @@ LIBVIRT_SOCKETS: Final = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/
 SILENCE_SECONDS = 20.0
 """How long libvirt's connection may bring nothing: four of its keepalive's messages."""
 DIAL_SECONDS: Final = 20.0
-# As many as a machine may have; also the backlog, so that QEMU's connections for all disks find room at once.
+# As many as a machine may have. The number is also the backlog of the socket, so that QEMU's connections for all disks
+# are accepted at once.
 MOST_DISKS: Final = 16
 _DIALLED: Final = b"\n"
 _CHUNK: Final = 256 * 1024
@@ -63,7 +64,7 @@ class Sockets:
                 await in_thread(shutil.rmtree, self._folder, True)
 
     def _make(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)  # Of an agent that died within a move.
+        shutil.rmtree(self._folder, ignore_errors=True)  # Left by an agent that died during a move.
         self._folder.mkdir(parents=True)
         for parent in list(self._folder.parents)[:2]:
             parent.chmod(0o711)
@@ -81,7 +82,7 @@ def own_libvirt_socket() -> Path:
 
 async def listen(path: Path) -> trio.SocketListener:
     """A socket that QEMU's user may dial."""
-    # By hand: trio opens Unix sockets as a client only.
+    # Built by hand, because trio can open Unix sockets only as a client.
     listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listening.bind(str(path))
     os.chown(path, *qemu_user().owner)
@@ -95,7 +96,8 @@ async def carry_dialled(
 ) -> None:
     """Join each connection to the next of the streams, until either ends."""
     async with trio.open_nursery() as nursery:
-        # The listener closes with the last stream: a further connection is refused at once, and does not hang.
+        # The listener is closed once each stream has its connection: a further connection is then refused at once and
+        # does not hang.
         async with listener:
             for stream in streams:
                 nursery.start_soon(_carry, await listener.accept(), stream, silence)
@@ -117,7 +119,7 @@ async def carry_dialling(
 ) -> None:
     """Once the source says (`within` so many seconds) that its end was dialled, dial here; join the two until either
     ends. `wrap` watches what comes from the source."""
-    # The stream ended instead: the move is over before this socket was needed.
+    # The stream has ended instead: the move is over, and this socket was not needed.
     if await _within(within, stream.receive_some, 1) != _DIALLED:
         return
     with trio.fail_after(DIAL_SECONDS):
@@ -148,11 +150,11 @@ async def _copy(source: trio.abc.Stream, sink: trio.abc.Stream, over: trio.Cance
         while data := await _within(silence, source.receive_some, _CHUNK):
             await sink.send_all(data)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # One side has gone, as at the end of every move, complete or cut short.
+        pass  # One side has closed, as at the end of every move, complete or cut short.
     except trio.TooSlowError:
         log.warning("live.silent", seconds=silence)
     finally:
-        # One direction is over, so the connection is: nothing waits for the other.
+        # When one direction has ended, the whole connection is over: nothing waits for the other direction.
         over.cancel()
 
 

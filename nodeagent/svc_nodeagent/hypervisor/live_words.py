@@ -19,7 +19,8 @@ from svc_nodeagent.protocol import FailureCode, LiveStreams
 
 READY_SECONDS: Final = 120.0
 """How long the other host may take to make room."""
-# Room for three paths of PATH_MAX (4096) bytes and a name; the other line has a password hash of at most 1024.
+# A line has room for three paths of PATH_MAX (4096) bytes and a name. The other line contains a password hash of at
+# most 1024 bytes.
 _MOST_LINE: Final = 16 * 1024
 MOST_SEED: Final = 16 * 1024 * 1024
 
@@ -52,7 +53,8 @@ async def dial_streams(
     async with AsyncExitStack() as stack:
         opened = []
         try:
-            # In the same order at both ends, and one after the other: a token is good for one stream.
+            # Both ends open the streams in the same order and one after the other, because a token is valid for one
+            # stream.
             for token in (streams.libvirt, streams.memory, *streams.disks):
                 opened.append(await open_stream(token))
                 stack.push_async_callback(close, opened[-1])
@@ -103,14 +105,14 @@ def unreadable() -> HostError:
 def _reason(error: Exception) -> Exception:
     """The one failure to report of a block whose streams were carried by several tasks."""
     failures = list(_leaves(error))
-    # One end that breaks breaks the others with it, so a group of broken streams is one event. A reason that the other
-    # agent, or the gate, has given is better than any of those.
+    # When one stream breaks, the others break with it, so a group of broken streams is a single event. A reason given
+    # by the other agent, or by the gate, is better than any of these errors.
     for failure in failures:
         if isinstance(failure, HostError):
             return failure
     if all(
         isinstance(each, trio.BrokenResourceError | trio.ClosedResourceError | trio.TooSlowError) for each in failures
-    ):  # Anything else among them is a defect, and must not look like a network that failed.
+    ):  # Any other error among them is a defect, and must not look like a network failure.
         return cut_short("the other host has gone")
     return error
 

@@ -239,7 +239,8 @@ class Machines:
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
         async with self._turns.steps(vm_id):
             if not await self._definitions.exists(vm_id):
-                # A creation that still waits for its image would carry the addresses that are reported as free here.
+                # A creation that still waits for its image is given up: otherwise it would later carry the addresses
+                # that are reported as free here.
                 self._turns.order(vm_id, "the release")
             given_up = await self._give_up(vm_id, frozenset(addresses))
             removed = await self._network.absent(addresses, vm_id)
@@ -268,7 +269,7 @@ class Machines:
                 return
             record = await self._definitions.record(vm_id)
             if record.seed.instance_id != booted:
-                return  # reinstalled since, and its new system has not booted yet
+                return  # the machine was reinstalled since, and the new system has not booted yet
             await write_seed(record, None, self._folders.seed(vm_id), qemu_user().owner)
             await in_thread(secret.unlink, missing_ok=True)
 

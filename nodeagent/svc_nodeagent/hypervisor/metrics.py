@@ -130,7 +130,7 @@ class Tier:
         """Add to the bucket of its span; returns the previous bucket when this starts a new one."""
         start = seen.start - seen.start % self.span
         last = self.buckets[-1] if self.buckets else None
-        # After a clock was set back, the open bucket continues: buckets stay in order.
+        # If the clock was set back, the open bucket is continued, so that buckets stay in order.
         if last is not None and start <= last.start:
             last.add(seen)
             return None
@@ -287,7 +287,7 @@ def counters_of(stats: Mapping[str, Any]) -> Counters:
         memory_used_mib=_memory_used(stats),
         disk_read=_summed(stats, "block", "rd.bytes"),
         disk_written=_summed(stats, "block", "wr.bytes"),
-        # The host's tap receives what the guest sends; libvirt already counts from the guest's side.
+        # The tap of the host receives what the guest sends, but libvirt already counts from the guest's side.
         net_received=_summed(stats, "net", "rx.bytes"),
         net_sent=_summed(stats, "net", "tx.bytes"),
     )

@@ -190,7 +190,7 @@ class Moves:
             memory_mib=spec.memory_mib,
             disks=tuple(sorted(spec.disks, key=lambda disk: disk.index)),
             base=file_name(operation.image),
-            # Its start brings the network: until then this host carries nothing for the machine.
+            # No network: the machine's start brings it. Until then this host carries nothing for the machine.
             network=NetworkSpec(nics=()),
             seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
             cpu_mode=operation.cpu_mode,
@@ -416,7 +416,7 @@ def _pieces_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         try:
             begin = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError:
-            return  # ENXIO: no data behind this
+            return  # ENXIO: there is no data after this position
         at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
         for offset in range(begin, at, _PIECE_BYTES):
             yield offset, min(_PIECE_BYTES, at - offset)

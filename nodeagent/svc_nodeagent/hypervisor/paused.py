@@ -70,7 +70,7 @@ async def _resume(
             if await guests.resume_after_disk_error(vm_id):
                 log.info("paused_guests.resumed", vm_id=str(vm_id))
         except HostError as error:
-            # A guest that cannot be resumed holds up no other.
+            # A guest that cannot be resumed must not delay the others.
             log.warning("paused_guests.not_resumed", vm_id=str(vm_id), error=error.message)
 
 
@@ -81,7 +81,7 @@ def _paused(connected: Libvirt, naming: Naming) -> tuple[UUID, ...]:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
-            return False  # it vanished since it was listed
+            return False  # the guest has vanished since it was listed
 
     found = connected.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)
     ours = ((naming.machine(UUID(domain.UUIDString()), domain.name()), domain) for domain in found)

@@ -45,7 +45,8 @@ def packed(folders: Folders, vm_id: UUID) -> bytes:
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
-                continue  # Replaced since it was listed: the replacement has another name only for a moment.
+                # The file was replaced since it was listed. The replacement has another name only for a moment.
+                continue
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
@@ -65,7 +66,7 @@ def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             _tpm_of(vm_id).chmod(0o711)
             folder.chmod(0o700)
-            # libvirt gives it to swtpm's account when the machine is started.
+            # When the machine is started, libvirt gives the file to swtpm's account.
             write_whole(_tpm_of(vm_id) / name, bytes(data), mode=0o600)
 
 

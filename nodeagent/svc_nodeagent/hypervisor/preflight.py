@@ -32,7 +32,8 @@ PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "bridge", "tc
 DISK_WARNING_FRACTION, DISK_FAILURE_GIB = 0.1, 1.0
 OLDEST_QEMU = (6, 0)
 
-# Table family, a rule that only a kernel with the feature accepts, and what is missing without it.
+# For each feature: the table family, a rule that only a kernel with the feature accepts, and what does not work without
+# it.
 _KERNEL: dict[str, tuple[str, str, str]] = {
     "guard": (
         "netdev",

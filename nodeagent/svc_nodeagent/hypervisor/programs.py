@@ -126,7 +126,7 @@ async def _try_program(
                             f"{program} printed more than {MOST_OUTPUT // 1024**2} MiB and was stopped.",
                             "See what it was given to read.",
                         )
-            written = errors.tell()  # it shares the program's position in the file
+            written = errors.tell()  # the file's position is shared with the program
             said = os.pread(errors.fileno(), _MOST_ERROR_BYTES, max(0, written - _MOST_ERROR_BYTES))
             return process.returncode or 0, bytes(output), said.rstrip(b"\0").decode(errors="replace")
     assert deadline.cancelled_caught

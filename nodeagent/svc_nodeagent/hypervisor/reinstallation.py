@@ -53,7 +53,8 @@ async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owne
 
 def decide(record: MachineRecord, password_hash: str | None, medium: InsertedMedium | None, folders: Folders) -> None:
     decision = _Decision(record=record, password_hash=password_hash, medium=medium)
-    unsaid = {"medium"} if medium is None else None  # an agent that is rolled back to an earlier release reads the rest
+    # left out if None: an agent that was rolled back to an earlier release can then read the record
+    unsaid = {"medium"} if medium is None else None
     write_whole(_path(folders, record.vm_id), decision.model_dump_json(exclude=unsaid).encode(), mode=0o600)
     fault_point("reinstall.decided")
 

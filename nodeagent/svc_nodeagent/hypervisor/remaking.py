@@ -80,7 +80,8 @@ class Remaking:
         vm_id = operation.vm_id
         order = self._turns.order(vm_id, "the resize") if operation.restart else None
         async with self._or_put_back(operation, order):
-            # A guest with the new size was started with it by an earlier attempt.
+            # If the guest has the new size already, an earlier attempt has started it with that size, so no restart is
+            # needed.
             restarts = order if await self._guests.size(vm_id) != (operation.vcpus, operation.memory_mib) else None
             if restarts is not None:
                 await wait_until_off(self._guests, vm_id, operation.timeout_seconds, restarts, report)
@@ -99,7 +100,7 @@ class Remaking:
         vm_id, wanted = operation.vm_id, operation.cpu_mode
         cpu_element(wanted, (await self._acceleration.verdict()).accelerator)
         order = self._turns.order(vm_id, "the change of its processor") if operation.restart else None
-        # Only an earlier attempt can have written it, after shutting the guest down.
+        # If the record has the new processor, an earlier attempt has written it, after it had shut the guest down.
         resumed = wanted is not operation.before and (await self._definitions.record(vm_id)).cpu_mode is wanted
         if order is not None and not (resumed and await self._guests.state(vm_id) is DomainState.RUNNING):
             await wait_until_off(self._guests, vm_id, operation.timeout_seconds, order, report)
@@ -259,7 +260,7 @@ def _as_before(record: MachineRecord, operation: VmResize) -> MachineRecord:
     """The machine's record without the changes of an earlier attempt at the resize."""
     before = operation.before
     first, *others = record.disks
-    if first.size_gib <= operation.disk_gib:  # else it was larger already, and no attempt has changed it
+    if first.size_gib <= operation.disk_gib:  # otherwise the disk was larger already, and no attempt has changed it
         first = first.model_copy(update={"size_gib": before.disk_gib})
     sizes = {"vcpus": before.vcpus, "memory_mib": before.memory_mib, "disks": (first, *others)}
     return record.model_copy(update=sizes)

@@ -66,7 +66,7 @@ class Rescues:
         async def fetched(percent: int, message: str) -> None:
             await report(percent // 2, message)
 
-        # Before anything is stopped: if the node cannot get the system, the guest keeps running.
+        # Fetched before anything is stopped: if the node cannot get the rescue system, the guest keeps running.
         await self._images.ensure(operation.system, fetched)
         await in_thread(unpack, self._folders.images / wanted.system)
         fault_point("rescue.system")

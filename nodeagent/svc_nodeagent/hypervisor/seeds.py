@@ -96,8 +96,9 @@ def render(record: MachineRecord, password_hash: str | None) -> dict[str, str]:
 
 def _cloud_config(record: MachineRecord, password_hash: str | None) -> Json:
     seed, account = record.seed, record.seed.account
-    # `hashed_passwd` also reaches an account that the image brings; `passwd` would be ignored there. An account with
-    # neither password nor key is locked by its image or by cloud-init's default.
+    # `hashed_passwd` also sets the password of an account that already exists in the image; `passwd` would be ignored
+    # for such an account. An account with neither a password nor a key is locked, by the image or by cloud-init's
+    # default.
     user: dict[str, Json] = {"name": account.name, "ssh_authorized_keys": list(account.ssh_keys)}
     if password_hash is not None:
         user |= {"hashed_passwd": password_hash, "lock_passwd": False}
@@ -111,7 +112,8 @@ def _cloud_config(record: MachineRecord, password_hash: str | None) -> Json:
     if account.name != "root":
         if account.sudo:
             user["sudo"] = "ALL=(ALL) NOPASSWD:ALL"
-        # The image's shells are not known here, and a missing login shell locks the account out.
+        # It is not known here which shells the image has, and an account whose login shell is missing is locked out. So
+        # bash is set only if it exists.
         shell = 'test -x /bin/bash && usermod --shell /bin/bash "$0" || true'
         data["runcmd"] = [["sh", "-c", shell, account.name]]
     return data
@@ -132,7 +134,8 @@ def _network_config(record: MachineRecord) -> Json:
             "match": {"macaddress": nic.mac},
             "set-name": f"eth{index}",
             "dhcp4": False,
-            # A router advertised next to a bridged guest does not know from which addresses the guest may send.
+            # Router advertisements are not accepted: a router next to a bridged guest does not know from which
+            # addresses the guest may send.
             "accept-ra": False,
             "mtu": nic.mtu,
             "addresses": [str(address.interface) for address in in_order(nic)],

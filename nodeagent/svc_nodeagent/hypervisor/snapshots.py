@@ -97,7 +97,7 @@ class Snapshots:
                     f"Disk {missing[0]} of the machine does not have this snapshot; nothing was changed.",
                     "Restore another one, or a backup.",
                 )
-            # Not cancelled in between: that would mix restored disks with current ones.
+            # Shielded: a cancellation in between would leave restored disks next to current ones.
             with trio.CancelScope(shield=True):
                 for disk in record.disks:
                     path = self._folders.disk_of(vm_id, disk)
@@ -154,7 +154,7 @@ class Snapshots:
 
     async def _take_of_stopped(self, record: MachineRecord, tag: str) -> None:
         async with self._steps(record.vm_id):
-            # Not cancelled in between, so that it is in every disk or, after a failure, in none.
+            # Shielded, so that the snapshot is in every disk or, after a failure, in none.
             with trio.CancelScope(shield=True):
                 try:
                     for path in self._disks(record).values():

@@ -118,11 +118,12 @@ def _read(device: str, boot: str) -> TapReading | None:
     try:
         index = (folder / "ifindex").read_text().strip()
         vm_id = UUID((folder / "ifalias").read_text().strip().rpartition(" vm ")[2])
-        # The host's tap receives what the guest sends.
+        # The tap of the host receives what the guest sends.
         sent, received = (int((folder / "statistics" / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
         if (folder / "ifindex").read_text().strip() != index:
             return None
-    except (OSError, ValueError):  # removed between two reads, also as ENODEV and EINVAL; or without an alias
+    # the tap was removed between two reads, which may also be ENODEV or EINVAL; or it has no alias
+    except (OSError, ValueError):
         return None
     return TapReading(device=device, vm_id=vm_id, origin=f"{boot}/{index}", received=received, sent=sent)
 

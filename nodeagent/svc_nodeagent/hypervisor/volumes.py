@@ -78,7 +78,7 @@ class Volumes:
     async def _attach(self, operation: VolumeAttach) -> DomainResult:
         vm_id, volume_id = operation.vm_id, operation.volume_id
         await volume_files.take_over(self._folders, volume_id, operation.kept, qemu_user().owner)
-        # The size is that of its record: a kept disk may have been recorded larger than it is.
+        # The size is the one in the record: a kept disk may have been recorded with a larger size than it has.
         wanted = DiskSpec(index=operation.index, size_gib=operation.size_gib, volume_id=volume_id)
         async with self._steps(vm_id):
             held = await in_thread(volume_files.holder, self._folders, volume_id)
@@ -114,7 +114,7 @@ class Volumes:
             left = tuple(disk for disk in record.disks if disk.volume_id != volume_id)
             if await self._plugged(vm_id, volume_id) is not None:
                 raise _not_let_go(0)
-            # Also if it is no longer in the record: an interrupted attempt may have left the definition behind.
+            # Also if the record no longer has the volume: an interrupted attempt may have left it in the definition.
             await self._write(record.model_copy(update={"disks": left}))
             path = self._folders.volume(volume_id)
             if await in_thread(path.exists):
@@ -184,7 +184,7 @@ class Volumes:
         while (device := await self._plugged(vm_id, volume_id)) is not None:
             if (now := trio.current_time()) - began >= seconds:
                 raise _not_let_go(seconds)
-            if now - asked >= _ASK_AGAIN_SECONDS:  # a guest that is still booting ignores the request
+            if now - asked >= _ASK_AGAIN_SECONDS:  # a guest that is still booting ignores the first request
                 asked = now
                 await self._ask_to_let_go(vm_id, device)
                 fault_point("volume.unplugging")
@@ -200,7 +200,8 @@ class Volumes:
         except ConnectionLost:
             raise
         except LibvirtError as error:
-            # Its answer may be under way, or the device gone by now: what counts is whether the device is there.
+            # The guest may be about to answer, or may have released the device by now: only whether the device is still
+            # there counts.
             log.info("volume.asked_again", vm_id=str(vm_id), error=error.message)
 
     async def _plugged(self, vm_id: UUID, volume_id: UUID) -> str | None:

@@ -74,7 +74,7 @@ class WindowsGuests:
         try:
             password = _FirstBoot.model_validate_json(text).password
         except ValueError:
-            password = None  # It has ended all the same; a malformed file is the image's own fault.
+            password = None  # The first boot has ended all the same; a malformed file is a fault of the image.
         return WindowsReport(vm_id=vm_id, booted=True, password=password)
 
     async def set_password(self, vm_id: UUID, account: str, password: str) -> None:
@@ -128,5 +128,5 @@ class WindowsGuests:
             )
             return base64.b64decode(read.content.text, validate=True)
         finally:
-            with suppress(LibvirtError, ValueError):  # The agent closes open files when it ends.
+            with suppress(LibvirtError, ValueError):  # If this fails, the agent closes open files when it ends.
                 await self._guests.ask_agent(vm_id, _Closed, "guest-file-close", {"handle": opened.handle})

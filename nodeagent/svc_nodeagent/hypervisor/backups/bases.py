@@ -52,11 +52,12 @@ def read_base(folders: Folders, vm_id: UUID) -> Base | None:
         stored = _path(folders, vm_id).read_bytes()
     except FileNotFoundError:
         return None
-    # Torn by a power cut, or by a bad sector.
+    # The checksum detects a file that a power cut or a bad sector has damaged.
     checksum, content = stored[:_CHECKSUM_BYTES], stored[_CHECKSUM_BYTES:]
     if hashlib.sha256(content).digest() != checksum:
         return None
-    # A line of JSON, and then the digests of all disks, one after the other: as JSON they would be twice as long.
+    # The file is a line of JSON, followed by the digests of all disks, one after the other; in JSON the digests would
+    # be twice as long.
     head, _, rest = content.partition(b"\n")
     disks, place = {}, 0
     try:
@@ -65,7 +66,8 @@ def read_base(folders: Folders, vm_id: UUID) -> Base | None:
             disks[str(key)] = DiskBase(str(mark), Digests(size, rest[place : place + length]))
             place += length
         return Base(UUID(told["copy_id"]), disks)
-    except (ValueError, KeyError, TypeError):  # Another release's form: the next backup reads everything.
+    # Written by another release, in another format: the next backup reads everything.
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -73,7 +75,7 @@ def write_base(folders: Folders, vm_id: UUID, base: Base) -> None:
     disks = [[key, each.mark, each.digests.size, len(each.digests.known)] for key, each in base.disks.items()]
     head = json.dumps({"copy_id": str(base.copy_id), "disks": disks}).encode()
     content = b"".join([head, b"\n", *(each.digests.known for each in base.disks.values())])
-    # Under another name first: an agent that is killed here leaves the earlier base whole.
+    # Written under another name first, so that the earlier base stays complete if the agent is killed here.
     path = _path(folders, vm_id)
     temporary = path.with_name(_NAME + PARTIAL_SUFFIX)
     with temporary.open("wb") as file:

@@ -32,7 +32,8 @@ _OF_A_BLOCK: Final = {"granularity": BLOCK_BYTES}
 def start(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
     """Start a bitmap for each disk of a running guest, and remove the earlier ones except `keep`. Returns the new
     names; a disk that the guest does not have gets none."""
-    # Removed, since each costs every write of the guest; kept is what the backup under way may still stand on.
+    # Old bitmaps are removed because each makes every write of the guest slower. Those in `keep` stay, because the
+    # backup under way may still be based on them.
     nodes = _nodes(domain, paths)
     for node, names in _bitmaps(domain, nodes.values()).items():
         for name in names - set(keep):
@@ -51,7 +52,7 @@ def show(domain: Any, path: Path, mark: str) -> str | None:
     for node in _nodes(domain, {0: path}).values():
         if mark not in _bitmaps(domain, [node])[node]:
             return None
-        # QEMU shows no bitmap that is still recording, so a disabled copy of it is shown.
+        # QEMU does not export a bitmap that is still recording, so a disabled copy of the bitmap is exported.
         shown = f"{_PREFIX}{uuid4()}"
         monitor(domain, "block-dirty-bitmap-add", {"node": node, "name": shown, "disabled": True} | _OF_A_BLOCK)
         monitor(domain, "block-dirty-bitmap-merge", {"node": node, "target": shown, "bitmaps": [mark]})
@@ -87,14 +88,14 @@ def show_disks(domain: Any, paths: Mapping[int, Path], address: Path) -> dict[in
 def hide(domain: Any) -> None:
     """End the server that `show_disks` has started, if there is one."""
     if domain.isActive():
-        # QEMU refuses to stop a server that is not there.
+        # QEMU refuses to stop a server that does not run.
         with suppress(HostError):
             monitor(domain, "nbd-server-stop", {})
 
 
 async def dirty_extents(socket: Path, shown: str) -> list[tuple[int, int]]:
     """What the bitmap of this export has, as (offset, length)."""
-    # Bit 0 of the flags is "dirty" in QEMU's contexts of bitmaps.
+    # In the contexts of QEMU's bitmaps, bit 0 of the flags means "dirty".
     told = await extents(socket, shown, f"qemu:dirty-bitmap:{shown}")
     return [(offset, length) for offset, length, flags in told if flags & 1]
 

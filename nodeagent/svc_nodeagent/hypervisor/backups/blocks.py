@@ -15,7 +15,8 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-# Also the granularity of the bitmaps, so that a marked bit is a block: the digests of a disk of 1 TiB have 32 MiB.
+# Bitmaps have the same granularity, so a marked bit stands for exactly one block. With blocks of this size, the digests
+# of a disk of 1 TiB take 32 MiB.
 BLOCK_BYTES: Final = 1024 * 1024
 NUMBER: Final = struct.Struct(">Q")
 _DIGEST_BYTES: Final = 32
@@ -38,7 +39,7 @@ class Digests:
         return cls(size, _ZERO_DIGEST * whole + (hashlib.sha256(bytes(rest)).digest() if rest else b""))
 
     def put(self, number: int, block: bytes) -> None:
-        # Most of a young disk is zeros, and comparing them costs far less than hashing them.
+        # Most of a new disk consists of zeros, and comparing a block with zeros costs far less than hashing it.
         digest = _ZERO_DIGEST if is_zero(block) and len(block) == BLOCK_BYTES else hashlib.sha256(block).digest()
         self.known[_DIGEST_BYTES * number : _DIGEST_BYTES * (number + 1)] = digest
 

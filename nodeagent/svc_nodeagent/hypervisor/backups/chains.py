@@ -63,8 +63,8 @@ class StoreListing:
 
     def without(self, forgotten: Collection[UUID]) -> tuple[list[Snapshot], frozenset[UUID]]:
         """The snapshots to remove, and the copies that are dropped, once these copies have expired."""
-        # Computed from what is needed, not from what has expired: copies that were dropped before, and that nothing
-        # stands on now, go with them.
+        # Computed from the snapshots that are still needed, not from those that have expired: so copies that were
+        # dropped earlier, and on which no copy is based any longer, are removed as well.
         left = {each.copy_id for each in self.snapshots} - self.dropped - set(forgotten)
         needed = {
             part.id
@@ -77,7 +77,8 @@ class StoreListing:
 
     def _below(self, copy_id: UUID, disk: str) -> list[Snapshot]:
         """A copy's own snapshot and those that it stands on, as far as they are there."""
-        # `each not in found`: tags at a target may say anything, a circle as well.
+        # `each not in found` ends the loop if the copies refer to each other in a circle: tags at a target are not
+        # trusted.
         of_disk = {each.copy_id: each for each in self.snapshots if each.name == disk}
         found: list[Snapshot] = []
         wanted: UUID | None = copy_id
@@ -99,7 +100,8 @@ def tags_of_note(dropped: Iterable[UUID]) -> tuple[str, ...]:
 
 def parse_listing(entries: Iterable[tuple[str, Collection[str], str]]) -> StoreListing:
     """Read from the id, the tags and the path of each snapshot; what is not ours is left out."""
-    # Two notes may be there: one was written and the earlier one not removed yet. Both were decided, so both count.
+    # There may be two notes: the newer one was written, and the earlier one was not removed yet. Both record decisions,
+    # so both count.
     snapshots, dropped, notes = [], set[UUID](), []
     for id, tags, path in entries:
         copies = [UUID(tag) for tag in tags if _is_id(tag)]

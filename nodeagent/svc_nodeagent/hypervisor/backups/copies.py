@@ -83,7 +83,8 @@ class MachineBackups:
         for vm_id in await in_thread(self._folders.scratched):
             if vm_id not in self._under_way:
                 await thaw(vm_id, self._guests)
-            # Asked again: the thaw may have waited for the guest's silent agent, and its next backup started meanwhile.
+            # Checked again after the thaw: it may have waited for the guest's silent agent, and the machine's next
+            # backup may have started meanwhile.
             if vm_id not in self._under_way:
                 await end_job(vm_id, self._guests)
                 await in_thread(remove_scratch, self._folders, vm_id)
@@ -101,14 +102,16 @@ class MachineBackups:
         store = self._store(vm_id, operation)
         record = await self._record(vm_id)
         await store.prepare()
-        # The order is repeated after a crash of the agent, under the same copy's id. What the first run stored is of
-        # another moment than what this one reads, and the disks of a copy must be of one moment: it is removed.
+        # After a crash of the agent the order is repeated under the same copy's id. The first run may have stored some
+        # disks as of another moment than this run reads, and the disks of a copy must be of the same moment. So the
+        # stored disks are removed.
         there = await store.listing()
         if there.of(copy_id):
             await store.forget_copies({copy_id}, there)
         whole = await self._tidied(store, report)
         base = await in_thread(read_base, self._folders, vm_id) if whole else None
-        # That crash came after the copy was remembered: a copy cannot stand on itself, and its snapshots are gone.
+        # If the crash came after the copy was remembered as a base, the base is this copy itself. Its snapshots have
+        # just been removed, so it cannot be used.
         if base is not None and base.copy_id == copy_id:
             base = None
         since = None if base is None else Since(base.copy_id, _to_stand_on(base, record, there))
@@ -119,7 +122,8 @@ class MachineBackups:
         kept = made.kept
         read, size = (sum(each) for each in zip(*((k.read, k.digests.size) for k in kept.values()), strict=True))
         await report(90, f"read {-(-read // _MIB)} MiB of {-(-size // _MIB)} MiB")
-        # Remembered before older copies are removed: a crash from here on costs the next backup nothing.
+        # The new base is remembered before older copies are removed: if the agent crashes after this, the next backup
+        # does not have to read more.
         await in_thread(self._remember, record, copy_id, made.marks, kept)
         await report(92, "removing expired copies")
         superseded = bool(operation.forget) and await store.forget_copies(operation.forget)
@@ -179,7 +183,8 @@ class MachineBackups:
         await self._require_off(vm_id)
         packed = [each for each in there.of(operation.copy_id) if each.disk == platform_state.PACKED]
         state = await self._kept_state(store, packed[0] if packed else None)
-        # Firmware and TPM first: they are small, and a copy that cannot be used is refused before gigabytes are read.
+        # Firmware and TPM are checked first: their state is small, so an unusable copy is refused before gigabytes are
+        # read.
         if operation.state is not None and _digest(state) != operation.state:
             raise HostError(
                 FailureCode.HOST,
@@ -201,12 +206,13 @@ class MachineBackups:
                     )
                 span = (90 * place // len(written), 90 * (place + 1) // len(written))
                 await self._write(record, disk, path, store, parts, report, span)
-            # The turn is taken only now: writing may take hours, and the machine's other steps must not wait for it. If
-            # it runs at this moment the restore is refused, with its disks untouched.
+            # The machine's turn is taken only here: writing may take hours, and the machine's other steps must not wait
+            # for that. If the machine is running by now, the restore is refused and its disks are unchanged.
             async with self._steps(vm_id):
                 await self._require_off(vm_id)
                 await report(95, "putting the disks in their place")
-                # A cancellation comes too late from here on: it would leave one disk of the copy next to one of before.
+                # From here on a cancellation has no effect: it would leave a disk of the copy next to a disk from
+                # before.
                 with trio.CancelScope(shield=True):
                     for disk, path in zip(operation.disks, written, strict=True):
                         disk_path, owner = self._folders.disk_of(vm_id, _now(record, disk)), qemu_user().owner
@@ -248,7 +254,7 @@ class MachineBackups:
     async def forget(self, operation: VmBackupsForget) -> None:
         """Remove copies of a machine that has moved away, or is here again."""
         store = self._store(operation.vm_id, operation)
-        # NOT_FOUND: the store is gone, and with it what was to be removed.
+        # NOT_FOUND means that the store is gone, and with it the copies to remove.
         await store.unlock()
         try:
             await store.forget_copies(operation.copies)
@@ -331,7 +337,8 @@ def _digest(state: bytes | None) -> str:
 
 def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
     """The machine's disk to restore a copied one to. A volume is found by its id, whatever its index is now."""
-    # Never by the index: one that was detached since may be another machine's, and another be in its place.
+    # A volume is never identified by its index: it may have been detached since and belong to another machine, and
+    # another volume may have its index.
     for disk in record.disks:
         same = disk.index == copied.index if copied.volume_id is None else True
         if same and disk.volume_id == copied.volume_id:
@@ -349,7 +356,7 @@ def _to_stand_on(base: Base, record: MachineRecord, there: StoreListing) -> dict
     for disk in record.disks:
         remembered = base.disks.get(key_of(disk))
         parts = there.chain(base.copy_id, name_of(disk.index))
-        # `by_blocks`: copies of the first releases have no digests of blocks to stand on.
+        # `by_blocks`: copies of the first releases have no digests of blocks, so a copy cannot be based on them.
         if remembered is not None and 0 < len(parts) <= MOST_CHANGES and parts[0].by_blocks:
             found[disk.index] = remembered
     return found

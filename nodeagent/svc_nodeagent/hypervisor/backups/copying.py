@@ -95,7 +95,8 @@ class DiskCopy:
     async def run(self) -> CopyResult:
         marks = {} if self._since is None else {index: each.mark for index, each in self._since.disks.items()}
         copied = CopyResult()
-        # Each stream is a restic of its own, open until all disks are read: their blocks come from several views.
+        # For each disk a restic process of its own reads a stream. All streams stay open until all disks are read,
+        # because the blocks of a disk come from several views.
         async with AsyncExitStack() as streams:
             if await self._guests.state(self._record.vm_id) in (DomainState.RUNNING, DomainState.PAUSED):
                 await self._read_running(copied, marks, streams)
@@ -103,7 +104,8 @@ class DiskCopy:
                 async with self._moment({}, copied) as moment:
                     for disk in self._record.disks:
                         await self._read(moment, disk.index, streams, self._to_stream)
-            # Ended here instead of by the stack: a fault point after each, and `added` is known only then.
+            # The streams are ended here and not by the stack: there is a fault point after each, and `added` is known
+            # only after the end.
             for index, end in reversed(self._ends):
                 await end.aclose()
                 fault_point(f"backup.disk{index}.kept")
@@ -112,8 +114,8 @@ class DiskCopy:
 
     async def _read_running(self, copied: CopyResult, base: dict[int, str], streams: AsyncExitStack) -> None:
         paced = _Paced(self._to_stream, Pace(self._waited))
-        # `keep`: the base's own bitmaps stay until the copy is stored, so that a backup that fails can be repeated from
-        # the same base.
+        # `keep`: the base's own bitmaps stay until the copy is stored, so that a failed backup can be repeated with the
+        # same base.
         marks, left, keep = base, await self._unread(base), frozenset(base.values())
         for _ in range(_MOST_ROUNDS):
             if left is not None and left <= _AT_ONCE:
@@ -122,13 +124,16 @@ class DiskCopy:
                 for index in live.exports:
                     await self._read(live, index, streams, paced)
             if not live.exports:
-                break  # QEMU records nothing, so there is nothing to repeat: all is read in the moment.
+                # QEMU records no writes, so further rounds would not help: everything is read while the disks are
+                # frozen in one moment.
+                break
             marks, before = live.marks, left
             left = await self._unread(marks)
-            # The round has not halved what is left: the guest writes nearly as fast as it is read.
+            # The round has not halved the remaining bytes: the guest writes nearly as fast as its disk is read.
             if left is None or (before is not None and left > before // 2):
                 break
-        # Too much to put aside: the moment lasts until the target has taken it, as it would for a whole disk.
+        # There is no room to set so much aside, so the snapshot lasts until the target has taken it, as for a whole
+        # disk.
         folder = self._folders.machine(self._record.vm_id)
         if left is None or left > (await in_thread(shutil.disk_usage, folder)).free // _ROOM_ASIDE:
             async with self._moment(marks, copied, keep) as moment:
@@ -150,7 +155,8 @@ class DiskCopy:
             copied.frozen, copied.marks = moment.frozen, moment.marks
             yield moment
             if self._record.platform != PLAIN:
-                # Firmware and TPM change seldom; they are read within the block, and need no moment of their own.
+                # Firmware and TPM seldom change. They are read within this block, while the snapshot exists, and need
+                # no snapshot of their own.
                 copied.state = await in_thread(platform_state.packed, self._folders, self._record.vm_id)
 
     async def _read(self, view: DiskSnapshot, index: int, streams: AsyncExitStack, take: Take) -> None:
@@ -158,8 +164,8 @@ class DiskCopy:
         export, spans = view.exports[index], view.written.get(index)
         async with connect_nbd(*export) as source:
             size = source.size
-        # The first view of a disk decides whether the copy is of changes (the view knows what was written since the
-        # base) or of the whole disk. Later views only add blocks to the same stream.
+        # The first view of a disk decides whether the copy contains only changes (if the view knows what was written
+        # since the base) or the whole disk. Later views only add blocks to the same stream.
         stream = self._streams.get(index)
         if stream is None:
             base = self._base(index, size) if spans is not None else None

@@ -37,6 +37,7 @@ async def folder_for_a_store() -> AsyncIterator[OnThisNode]:
 
 async def send_first_files(store: OnThisNode, place: Elsewhere) -> None:
     """The key, and then `config`. Raises `HostError`."""
-    # `config` last: with it there is a repository. One without a key could neither be opened nor created again.
+    # `config` is written last, because its existence makes the folder a repository: one without a key could neither be
+    # opened nor created again.
     for path in (*await in_thread(lambda: list((store.folder / "keys").iterdir())), store.folder / "config"):
         await place.put(str(path.relative_to(store.folder)), await in_thread(path.read_bytes))

@@ -39,7 +39,7 @@ async def live_of(
     async with socket_folder(vm_id) as sockets:
         address = sockets / "live"
         try:
-            # If this agent dies, this file tells the next one that there is something to end.
+            # If this agent dies, the file tells the next one that this machine has a server to end.
             await in_thread(folders.live(vm_id).touch)
             marks = await start_marks(vm_id, guests, paths, {*since.values(), *keep})
             exports = await _shown(vm_id, guests, {index: paths[index] for index in marks}, address)
@@ -77,7 +77,8 @@ async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: 
 
     try:
         return await guests.on_domain(vm_id, "query-named-block-nodes", count)
-    # A lost connection fails the backup, which is repeated; any other error only means that it reads more.
+    # A lost connection fails the backup, which is then repeated. After any other error the backup only has to read
+    # more.
     except ConnectionLost:
         raise
     except HostError:
@@ -86,7 +87,8 @@ async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: 
 
 async def disk_wait_seconds(vm_id: UUID, guests: Guests, indexes: Collection[int]) -> float | None:
     """The seconds that the guest's requests to these disks have taken since its start; None if not known."""
-    # Of all requests together, in nanoseconds, so it grows faster than the clock when several are under way.
+    # QEMU adds up the times of all requests, in nanoseconds, so the sum grows faster than the clock when several
+    # requests are under way.
 
     def total(domain: Any) -> int:
         told = [domain.blockStatsFlags(disk_target(index)) for index in indexes]

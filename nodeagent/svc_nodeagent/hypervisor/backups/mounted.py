@@ -37,7 +37,7 @@ PATIENCE_SECONDS: Final = 300.0
 REMOVE_SECONDS: Final = 3600.0
 STATUSES: Final = (mounted_tree.MISSING, mounted_tree.STRANGE)
 """Statuses of `ProgramFailed` if restic was not started."""
-# A line names one file, whose name has at most 255 bytes.
+# The longest line of the helper: a line names one file, and a file's name has at most 255 bytes.
 _MOST_LINE: Final = 64 * 1024
 _HELPER: Final = "the helper for mounted targets"
 
@@ -99,7 +99,8 @@ class MountedTarget:
         )
 
     def failure(self, failed: ProgramFailed) -> HostError:
-        # The helper's own statuses first; all others are restic's, which it has become.
+        # First the statuses of the helper itself. All other statuses are of restic, into which the helper has turned by
+        # exec.
         if failed.status == mounted_tree.MISSING:
             return self.missing()
         if failed.status == mounted_tree.STRANGE:
@@ -118,7 +119,8 @@ class MountedTarget:
 
     async def _step(self, step: str, *arguments: str, patience: float) -> list[dict[str, Any]]:
         """Run a step; returns what it says. `patience`: how long it may say nothing, in seconds."""
-        # "." is progress without content: the deadline is for silence, not for the whole step, which may take hours.
+        # A line "." only reports progress. Each line extends the deadline, so the deadline limits silence and not the
+        # whole step, which may take hours.
         said, rest = [], b""
         try:
             with trio.CancelScope(deadline=trio.current_time() + patience) as scope:
@@ -142,6 +144,7 @@ class MountedTarget:
         return said
 
     def _command(self, step: str) -> tuple[str, ...]:
-        # -I and -S: no site packages and nothing of the environment, so it starts fast and imports nothing else.
+        # -I and -S: Python loads no site packages and uses no environment variables, so the helper starts fast and
+        # imports nothing else.
         helper = (sys.executable, "-I", "-S", mounted_tree.__file__)
         return (*helper, step, str(self.folder), str(self.vm_id))

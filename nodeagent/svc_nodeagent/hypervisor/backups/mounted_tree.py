@@ -44,7 +44,7 @@ _FRAME = ("data", "index", "keys", "locks", "snapshots")
 """The folders of a restic repository; `data` has folders of its own."""
 _DAMAGED = "damaged"
 _CONFIG = "config"
-# O_NONBLOCK: opening a pipe under a folder's name must not wait for its other end.
+# O_NONBLOCK: if there is a pipe under a folder's name, opening it must not wait for its other end.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME_LENGTH = 64
@@ -79,14 +79,15 @@ class Entry:
 
 def main(arguments: list[str]) -> int:
     step, machines, store, *more = arguments
-    # Opened once: everything below goes by this descriptor, also if something else is mounted over it meanwhile.
+    # The target is opened once. Everything below uses this descriptor, even if something else is mounted over the path
+    # meanwhile.
     try:
         target = os.open(machines, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         return MISSING
     try:
         if step == "run":
-            _run(target, store, more)  # Does not return; restic has bounds of its own.
+            _run(target, store, more)  # Does not return; restic has limits of its own.
         resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
         match step:
             case "look":
@@ -109,8 +110,8 @@ def _run(target: int, store: str, command: list[str]) -> None:
     """Replace this process by the program, which uses the opened folder. If the target is unmounted meanwhile, restic
     does not create its folders on the node's own disk, which would then look like a target."""
     if "init" in command:
-        # Made here, since restic makes missing parents too.
-        with suppress(FileExistsError):  # What an interrupted one has left.
+        # The store's folder is created here, because restic would also create missing parents.
+        with suppress(FileExistsError):  # An interrupted creation has left the folder.
             os.mkdir(store, 0o700, dir_fd=target)
     with _repository(target, store) as repository:
         os.dup2(repository, _DESCRIPTOR, inheritable=True)
@@ -131,7 +132,8 @@ def _look(target: int, store: str) -> dict[str, bool]:
             return {"there": False, "locked": False}
         if not stat.S_ISREG(config.st_mode):
             raise StrangeError(f"{_CONFIG} is no regular file")
-        # All folders are opened, though only one is read: one that is a link is refused before restic follows it.
+        # All folders are opened although only `locks` is read: if one is a link, it is refused here, before restic
+        # follows it.
         locked = False
         for name in (*_FRAME, _DAMAGED):
             with _folder(name, repository) as folder:
@@ -153,7 +155,7 @@ def walk(repository: int) -> Iterator[Entry]:
                 try:
                     inner = os.open(entry.name, _FOLDER, dir_fd=folder)
                 except (FileNotFoundError, NotADirectoryError):
-                    continue  # Exchanged since it was listed; the next run sees what it is.
+                    continue  # It was replaced since it was listed; the next run judges the replacement.
                 try:
                     yield from _listed(inner, f"{within}/{entry.name}")
                 finally:
@@ -174,7 +176,8 @@ def _verify(repository: int, share: int, shares: int) -> None:
     say."""
     aside = 0
     for entry in walk(repository):
-        # A dot for each file, since a file of another share takes no time but a silent server takes all of it.
+        # A dot is written for each file, even for one of another share, which takes no time: only a silent server stops
+        # the dots.
         fault = _fault(entry, share, shares)
         sys.stdout.write(".\n")
         sys.stdout.flush()
@@ -190,10 +193,11 @@ def _fault(entry: Entry, share: int, shares: int) -> str | None:
     if not stat.S_ISREG(entry.mode):
         return "it is no regular file"
     if not entry.within.startswith("data/") or len(entry.name) != _NAME_LENGTH:
-        return None  # Also unfinished files of a program that died: their temporary names are longer.
+        return None  # This includes unfinished files of a program that died: their temporary names are longer.
     if _DIGEST.fullmatch(entry.name) is None:
         return "its name is no digest"
-    # By the name, which is a digest: shares are even, and a file is in the same one every time.
+    # The share follows from the file's name, which is a digest: so shares are of equal size, and a file is always in
+    # the same share.
     if int(entry.name[:8], 16) % shares != share:
         return None
     try:
@@ -214,7 +218,8 @@ def _digest(entry: Entry) -> str:
         if there.st_size > _MOST_FILE_BYTES:
             raise StrangeError(f"it has {there.st_size} bytes, more than any file of data")
         with open(f"/proc/self/fd/{seen}", "rb", buffering=0) as file:
-            # The size of above is of that moment: a file may be written to while it is read, and never end.
+            # The size checked above is only that of one moment: a file to which somebody writes while it is read could
+            # go on for ever.
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
                 read += len(piece)
@@ -256,7 +261,7 @@ def _remove_unfinished(repository: int) -> None:
 def _remove(target: int, store: str) -> None:
     try:
         mode = os.stat(store, dir_fd=target, follow_symlinks=False).st_mode
-        # A link in the store's place is removed itself, not what it leads to.
+        # If there is a link where the store should be, the link itself is removed, not the folder to which it leads.
         if stat.S_ISDIR(mode):
             with _repository(target, store) as folder:
                 _empty(folder)
@@ -275,7 +280,7 @@ def _empty(top: int) -> None:
             if _unlinked(name, top):
                 continue
             with _folder(name, top) as inner:
-                # A random name, since one of its own may be taken in `top`.
+                # Moved under a random name, because the entry's own name may exist in `top` already.
                 for each in os.listdir(inner) if inner is not None else ():
                     if not _unlinked(each, inner):
                         os.rename(each, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=top)
@@ -312,7 +317,8 @@ def _folder(name: str, within: int) -> Iterator[int | None]:
         yield None
         return
     except OSError as error:
-        # ENOTDIR or ELOOP for a file or a link; of a real folder it is the target's failure (EIO, ESTALE).
+        # For a file or a link the error is ENOTDIR or ELOOP. If it is a real folder, the target itself has failed (EIO,
+        # ESTALE).
         if stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
             raise
         raise StrangeError(f"{name} is no folder") from error

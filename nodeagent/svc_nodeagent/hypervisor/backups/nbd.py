@@ -25,9 +25,9 @@ from svc_nodeagent.protocol import FailureCode
 
 _CONNECT_SECONDS: Final = 15.0
 _ANSWER_SECONDS: Final = 300.0
-_UNDER_WAY: Final = 4  # Blocks of 1 MiB: a disk is kept busy without holding more than 4 MiB.
+_UNDER_WAY: Final = 4  # Blocks of 1 MiB: enough to keep a disk busy, and at most 4 MiB in memory.
 _MOST_ZEROES: Final = 256 * 1024 * 1024
-# Magic numbers, options and commands are of the protocol's document (NBD, doc/proto.md).
+# The magic numbers, options and commands are defined in the protocol's document (NBD, doc/proto.md).
 _HELLO, _OPTION, _REPLY = b"NBDMAGICIHAVEOPT", b"IHAVEOPT", 0x3E889045565A9
 _GO, _INFO, _ACK, _ERROR = 7, 3, 1, 1 << 31
 _REQUEST, _ANSWER = 0x25609513, 0x67446698
@@ -48,7 +48,7 @@ class NbdDisk:
 
     async def pieces(self, spans: Iterable[tuple[int, int]]) -> AsyncIterator[tuple[int, bytes]]:
         """What is at each (offset, length), in their order."""
-        # Answers come in any order; those that are early wait in `answered` for their turn.
+        # Answers arrive in any order; early ones wait in `answered` for their turn.
         waiting: dict[int, tuple[int, int]] = {}
         answered: dict[int, bytes] = {}
         left = iter(spans)
@@ -109,7 +109,7 @@ class NbdDisk:
         """The next answer: its request, and the data of a read."""
         with _told_by_server(_ANSWER_SECONDS):
             magic, error, cookie = struct.unpack(">IIQ", await self._received.exactly(16))
-            # A simple reply: no length, since the client knows what it has asked for.
+            # This is a simple reply. It has no length, because the client knows how much it has requested.
             if magic != _ANSWER or error:
                 raise HostError(FailureCode.HOST, f"QEMU could not read or write the disk (error {error}).")
             if reading is None:
@@ -133,7 +133,7 @@ async def connect_nbd(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
 
 async def extents(socket: Path, export: str, context: str) -> list[tuple[int, int, int]]:
     """What the server says about the disk in this context, as (offset, length, flags)."""
-    # By nbdinfo: block status needs structured replies, which the client here does not speak.
+    # Asked with nbdinfo: block status needs structured replies, which the client in this module does not support.
     address = f"nbd+unix:///{export}?socket={socket}"
     told = await run_program("nbdinfo", "--json", f"--map={context}", address, timeout=_ANSWER_SECONDS)
     return [(int(each["offset"]), int(each["length"]), int(each["type"])) for each in json.loads(told)]
@@ -160,7 +160,7 @@ async def _greet(stream: trio.SocketStream, export: str) -> int:
     if hello[:16] != _HELLO:
         raise EOFError("not a server of NBD")
     name = export.encode()
-    # The flags 3: fixed newstyle, and no zeros after the export's size.
+    # The flags 3 stand for fixed newstyle negotiation, and for no zeros after the export's size.
     told = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
     await stream.send_all(struct.pack(">I", 3) + _OPTION + struct.pack(">II", _GO, len(told)) + told)
     size = 0
@@ -172,7 +172,7 @@ async def _greet(stream: trio.SocketStream, export: str) -> int:
         if kind == _INFO and data[:2] == b"\0\0":
             (size,) = struct.unpack(">Q", data[2:10])
         if kind == _ACK:
-            # `NbdDisk` reads with a buffer of its own, so nothing may be left in this one.
+            # `NbdDisk` reads with a buffer of its own, so no byte may be left in this one.
             received.require_empty()
             return int(size)
 

@@ -14,7 +14,7 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.protocol import DomainResult, DomainState, VmCreate, VmCreateFromCopy
 
-_CREATED_PERCENT = 5  # Creating takes seconds, restoring the rest.
+_CREATED_PERCENT = 5  # Creating the machine takes seconds; restoring its disks takes the rest of the time.
 
 
 async def create_from_copy(
@@ -22,7 +22,8 @@ async def create_from_copy(
 ) -> DomainResult:
     machine = operation.machine
     if await guests.state(machine.vm_id) not in (DomainState.ABSENT, DomainState.STOPPED, DomainState.CRASHED):
-        # The agent died after it had started the machine, and the order is repeated: it must not be written over.
+        # The agent died after it had started the machine, and the order is repeated: a running machine must not be
+        # overwritten.
         return DomainResult(vm_id=machine.vm_id, state=await guests.state(machine.vm_id))
 
     async def creating(percent: int, message: str) -> None:
@@ -40,8 +41,8 @@ async def create_from_copy(
             fault_point("copy.started")
         return made
     except ConnectionLost:
-        raise  # The same creation goes on once libvirt is back.
+        raise  # The same creation continues once libvirt is back.
     except BaseException:
-        # A cancellation too: a machine that is created off and not started would stay otherwise.
+        # Also after a cancellation: otherwise a machine would be left that is created and off.
         await machines.undo_creation(machine.vm_id)
         raise

@@ -35,8 +35,9 @@ def end_orphans(disks: Path) -> None:
             except ProcessLookupError:
                 continue
             try:
-                # Read again: the number may have been given to another process before the handle was opened. What is
-                # read now is of the handle's process, and a signal by it reaches no other.
+                # Read again, because the process id may have been given to another process before the handle was
+                # opened. This time the id belongs to the handle's process, and a signal sent through the handle reaches
+                # no other.
                 if _served_by(pid, disks) == disk:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     ended = select.poll()

@@ -44,8 +44,8 @@ class Pace:
         if trio.current_time() - self._looked_at >= _LOOK_SECONDS:
             await self._look()
         self._debt += seconds * self._restraint * (1 / BUSY_SHARE - 1)
-        # Short rests are gathered into one of 5 ms at least. What is beyond a second is forgiven: by then a look at the
-        # disk is due, and the guest may have stopped using it.
+        # Short rests are added up until they reach 5 ms. What exceeds a second is dropped: by then the disk is to be
+        # checked again, and the guest may no longer be using it.
         if self._debt >= 0.005:
             await trio.sleep(min(self._debt, _MOST_SECONDS))
             self._debt = 0.0

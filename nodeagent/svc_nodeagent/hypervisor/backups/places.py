@@ -31,7 +31,8 @@ from svc_nodeagent.hypervisor.programs import ProgramFailed, try_program
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 
 _CONNECT_SECONDS: Final = 15.0
-_SESSION_SECONDS: Final = 40.0  # More than ssh's own ConnectTimeout (20 s), whose message is better than ours.
+# Longer than ssh's own ConnectTimeout (20 s), because ssh's message is better than ours.
+_SESSION_SECONDS: Final = 40.0
 _SWEEP_SECONDS: Final = 900.0
 _UNFINISHED: Final = "*-restic-temp-*"
 """Names of files that restic is writing by SFTP, until they are whole."""
@@ -96,7 +97,8 @@ class Elsewhere:
             case SftpPlace() as sftp:
                 with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
                     ssh = _ssh(sftp, key.path, known.path)
-                    # Opened and closed once before restic: only so is it heard why ssh fails.
+                    # A session is opened and closed once before restic starts: this is the only way to learn why ssh
+                    # fails.
                     await self._require_session(ssh)
                     command = shlex.join(ssh)
                     location = f"sftp:{sftp.user}@{sftp.host}:{sftp.path}/{self.vm_id}"
@@ -118,17 +120,18 @@ class Elsewhere:
             return
         sftp = self.place
         quoted = f"{sftp.path}/{self.vm_id}".replace("\\", "\\\\").replace('"', '\\"')
-        # "-": an error, such as no match, does not stop the batch.
+        # "-" before a command: an error, such as no match, does not stop the batch.
         lines = (f'cd "{quoted}"', *(f"-rm {folder}/{_UNFINISHED}" for folder in ("*", "data/*")), "")
         with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
             command = _sftp(sftp, key.path, known.path)
             try:
                 status, _, said = await try_program(*command, stdin="\n".join(lines).encode(), timeout=_SWEEP_SECONDS)
             except HostError as error:
-                # Out of time: no reason to fail the backup, whose own steps have deadlines.
+                # The time is over. This is no reason to fail the backup, whose own steps have deadlines.
                 status, said = -1, error.message
         if status != 0:
-            # What stays is removed before the next prune; if the target is away, restic's own step says so.
+            # Files that stay are removed before the next prune. If the target is unreachable, restic's own step reports
+            # that.
             log.warning("backup.unfinished_left", target=sftp.name, vm_id=str(self.vm_id), why=said.strip())
 
     def failure(self, failed: ProgramFailed) -> HostError:
@@ -164,7 +167,7 @@ class Elsewhere:
             status, listed = await self._ask("GET", "", query=query)
         except (httpx.HTTPError, trio.TooSlowError):
             return False
-        # Only a list without keys proves it; an error page has none either.
+        # Only a list without keys proves that the file does not exist; an error page contains no key, either.
         return status == httpx.codes.OK and b"<Key>" not in listed and b"ListBucketResult" in listed
 
     async def put(self, name: str, content: bytes) -> None:
@@ -253,7 +256,7 @@ def _address(place: BackupPlace) -> str:
 
 
 def _known(place: SftpPlace) -> str:
-    # The form of known_hosts: a port other than 22 is part of the name.
+    # The name as known_hosts has it: a port other than 22 is part of the name.
     return place.host if place.port == 22 else f"[{place.host}]:{place.port}"
 
 
@@ -263,7 +266,7 @@ def _ssh(place: SftpPlace, key: str, known: str) -> list[str]:
 
 def _sftp(place: SftpPlace, key: str, known: str) -> list[str]:
     """A batch from standard input."""
-    # Brackets for IPv6, whose colons sftp would take for the start of a path.
+    # IPv6 addresses get brackets, because sftp would take their colons for the start of a path.
     host = f"[{place.host}]" if ":" in place.host else place.host
     return ["sftp", *_told(key, known), "-P", str(place.port), "-o", f"User={place.user}", "-b", "-", host]
 
@@ -299,7 +302,7 @@ class _in_memory:  # noqa: N801  (used as a block)
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def __enter__(self) -> _in_memory:
-        # CLOEXEC: programs that are started meanwhile for other machines do not inherit the key.
+        # CLOEXEC: programs that are started meanwhile for other machines must not inherit the key.
         self._descriptor = os.memfd_create("svc-backup", os.MFD_CLOEXEC)
         os.fchmod(self._descriptor, 0o600)
         os.write(self._descriptor, self._content)

@@ -91,7 +91,7 @@ async def _of_stopped(record: MachineRecord, folders: Folders, sockets: Path) ->
 @asynccontextmanager
 async def serve_disk(disk: Path, address: Path, *options: str) -> AsyncIterator[None]:
     """Serve a qcow2 file by qemu-nbd at this socket for the length of the block."""
-    # --persistent: it would otherwise end with its first client, which here is `_answers`.
+    # --persistent: otherwise the server would end with its first client, which is `_answers`.
     command: list[str | Path] = ["qemu-nbd", "--persistent", "--format=qcow2", f"--socket={address}", *options, disk]
     async with program(command) as server:
         answers = False
@@ -102,7 +102,7 @@ async def serve_disk(disk: Path, address: Path, *options: str) -> AsyncIterator[
             if not answers:
                 raise HostError(FailureCode.TIMED_OUT, f"qemu-nbd did not open {disk.name}.")
             yield
-            server.terminate()  # On SIGTERM it ends in order, and flushes what was written.
+            server.terminate()  # On SIGTERM the server flushes what was written and ends normally.
 
 
 async def _answers(address: Path) -> bool:
@@ -125,21 +125,22 @@ async def _of_running(
 ) -> AsyncIterator[DiskSnapshot]:
     vm_id, address = record.vm_id, sockets / "nbd"
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
-    # What an agent that died has left comes first: libvirt allows one job at a time.
+    # A job that a dead agent has left is ended first, because libvirt allows one job at a time.
     await end_job(vm_id, guests)
-    # New bitmaps before the moment: what is written in between is in both, and read twice. The other order would lose
-    # it.
+    # New bitmaps are started before the snapshot: blocks written in between are in both, and are read twice. In the
+    # other order they would be lost.
     marks = await start_marks(vm_id, guests, paths, {*since.values(), *keep})
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
     held = True
     try:
-        # Made here, of the disk's size and owned by QEMU's user (`REUSE_EXTERNAL`): a name that the next agent knows.
+        # The scratch files are created here, with the disk's size and owned by QEMU's user, and libvirt reuses them
+        # (`REUSE_EXTERNAL`): so the next agent knows their names.
         for index, path in scratch.items():
             size = (await inspect(paths[index], "qcow2")).virtual_bytes
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
-        # Frozen only around the start of the job; the disks are read while the guest writes again.
+        # The guest is frozen only while the job is started; the disks are read while the guest writes again.
         was_frozen = await while_frozen(vm_id, guests, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
         fault_point("backup.begun")
         held = not await thaw(vm_id, guests)
@@ -147,7 +148,8 @@ async def _of_running(
         written = await written_since(vm_id, guests, paths, address, since)
         yield DiskSnapshot(exports, was_frozen, marks, written)
     finally:
-        # Also if the freeze failed: a silent agent may carry it out later, with nothing left that would thaw.
+        # Also if the freeze failed: a silent agent in the guest may carry it out later, when nobody would thaw the
+        # guest.
         if held:
             with trio.CancelScope(shield=True):
                 await thaw(vm_id, guests, at_most=_END_SECONDS)
@@ -213,7 +215,7 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
         if not is_there:
             await guests.on_domain(vm_id, "nbd-server-stop", bitmaps.hide)
     except LibvirtError as error:
-        # The machine is gone, or its guest has ended meanwhile: with QEMU the job ended.
+        # With these errors the machine is gone, or its guest has ended meanwhile, and the job has ended with QEMU.
         if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise
 

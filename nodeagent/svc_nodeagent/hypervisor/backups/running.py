@@ -85,8 +85,8 @@ async def program(
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _LEAVE_SECONDS) as leaving:
                 await process.wait()
             if leaving.cancelled_caught:
-                # It waits in the kernel, for a file server that does not answer, and no signal reaches it there. It
-                # ends when the server does; waiting for it would hold up the agent.
+                # The process waits in the kernel for a file server that does not answer, and no signal reaches it
+                # there. It ends when the server answers; waiting for that would block the agent.
                 log.error("program.left_behind", program=str(command[0]), pid=process.pid)
             raise
         finally:
@@ -120,14 +120,14 @@ async def fed(
         try:
             yield process.stdin
         except trio.BrokenResourceError:
-            # Not raised: the program's own status and error, which `program` raises, say why it ended.
+            # Not raised: `program` raises an error with the program's own status and output, which say why it ended.
             log.info("program.closed_its_input", program=str(command[0]))
         await process.stdin.aclose()
 
 
 def _bound(process: trio.Process, most_memory: int) -> None:
     """Bound its data, not its address space: a program in Go reserves much more of that than it uses."""
-    # Set from outside, right after the start: a preexec function would run Python in the forked child.
+    # Set from outside, right after the start: with a preexec function, Python code would run in the forked child.
     bounds = {resource.RLIMIT_DATA: most_memory, resource.RLIMIT_FSIZE: _MOST_FILE_BYTES, resource.RLIMIT_CORE: 0}
     with suppress(ProcessLookupError):
         for bound, most in bounds.items():

@@ -68,7 +68,8 @@ class Sink:
         self.added = 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        # Only while restic does not take what it is given: how long the disk takes in between is not the target's.
+        # The deadline runs only while restic does not take the data: the time that the disk takes in between is not the
+        # target's fault.
         self._patience.deadline = trio.current_time() + STALLED_SECONDS
         await self._stream.send_all(data)
         self._patience.deadline = math.inf
@@ -80,7 +81,8 @@ class MachineStore:
         self._environment = ENVIRONMENT | {
             "RESTIC_PASSWORD": password,
             "GOMAXPROCS": "2",
-            "GOMEMLIMIT": str(MOST_MEMORY * 3 // 4),  # It collects its garbage sooner before it meets the bound.
+            # Go then collects garbage earlier, before restic reaches the limit.
+            "GOMEMLIMIT": str(MOST_MEMORY * 3 // 4),
         }
 
     async def prepare(self) -> None:
@@ -91,7 +93,8 @@ class MachineStore:
         if not isinstance(self._place, Elsewhere) or not self._place.is_bound:
             await self._run("init", timeout=LOOK_SECONDS)
             return
-        # With a key for one machine's folder alone `init` fails: see `first_store`.
+        # With a key that opens only one machine's folder, `init` fails, so the repository is created here first: see
+        # `first_store`.
         async with folder_for_a_store() as here:
             await MachineStore(here, self._environment["RESTIC_PASSWORD"])._run("init", timeout=LOOK_SECONDS)
             await send_first_files(here, self._place)
@@ -139,7 +142,7 @@ class MachineStore:
                 async with feeding as stream:
                     sink = Sink(stream, patience)
                     yield sink
-                    # The input is at its end: restic writes out its last packs and the index, however many they are.
+                    # The input has ended: restic now writes its last packs and the index, which may take long.
                     patience.deadline = trio.current_time() + PRUNE_SECONDS
             sink.added = _added(told.last())
 
@@ -187,15 +190,15 @@ class MachineStore:
         there = await self.listing() if there is None else there
         gone, dropped = there.without(copies)
         notes = there.notes
-        # A note only if it would say something new; several (from runs that were cut short) become one.
+        # A note is written only if it says something new; several notes (from interrupted runs) become one.
         if dropped != there.dropped or len(notes) > 1:
             if dropped:
                 async with self._writer(NOTE, tags_of_note(dropped)) as sink:
-                    await sink.send_all(NOTE.encode())  # restic keeps nothing that is empty
+                    await sink.send_all(NOTE.encode())  # restic does not store an empty file
         else:
             notes = ()
-        # The note was written before anything is removed: what it names is decided, and a crash here leaves it to the
-        # next run. The old notes go in the same call as the snapshots.
+        # The note is written before any snapshot is removed: the copies that it names are decided on, and if the agent
+        # crashes here, the next run removes them. The old notes are removed in the same call as the snapshots.
         ids = [*(each.id for each in gone), *notes]
         if ids:
             await self._run("forget", "--quiet", *ids, timeout=LOOK_SECONDS)
@@ -205,11 +208,11 @@ class MachineStore:
         """Remove the bytes that no snapshot needs, including those of interrupted copies. False if the target has lost
         something that a snapshot needs; then nothing is removed."""
         if not isinstance(self._place, OnThisNode):
-            # First: on a full target there may be no room for the lock without it.
+            # Done first: on a full target there may otherwise be no room for restic's lock.
             await self._place.remove_unfinished()
         try:
             await self._run("prune", "--quiet", timeout=PRUNE_SECONDS, in_its_terms=False)
-        # In restic's own words here: lost data is a result of this step, not a failure of the target.
+        # restic's own words are compared here: lost data is a result of this step, not a failure of the target.
         except ProgramFailed as failed:
             if not any(words in failed.error for words in _LOST):
                 raise self._place.failure(failed) from failed
@@ -253,7 +256,7 @@ class MachineStore:
             look = await self._place.look()
             if not look.there:
                 return None
-            # Most stores are not locked: this saves a start of restic.
+            # Most stores are not locked; for these this saves a start of restic.
             if arguments == ("unlock",) and not look.locked:
                 return b""
             return await self._run(*arguments, timeout=LOOK_SECONDS)
@@ -262,8 +265,8 @@ class MachineStore:
             return await self._run(*arguments, timeout=LOOK_SECONDS, in_its_terms=False)
         except ProgramFailed as failed:
             why = failed
-        # Of a bucket the first answer has no words; asked plainly it says why (`without_region`). A key that may list
-        # one folder alone is refused what is missing: then the list of that folder decides.
+        # A bucket's first answer does not say why it refuses; asked without a region, it does (`without_region`). A key
+        # that may list only one folder gets the same refusal for a missing file: then the list of that folder decides.
         if not self._place.explains:
             try:
                 await self._run("cat", "config", timeout=LOOK_SECONDS, in_its_terms=False, plainly=True)
@@ -297,7 +300,7 @@ class MachineStore:
                                 "See what has become of the target: it has more than this node has put there.",
                             )
         if deadline.cancelled_caught:
-            # Of a mounted target silence is noticed by its own helper; here restic itself took too long.
+            # The silence of a mounted target is noticed by its helper; here restic itself has taken too long.
             if isinstance(self._place, Elsewhere):
                 raise self._place.failed(f"did not answer within {timeout:g} s (restic {arguments[0]})")
             raise HostError(FailureCode.TIMED_OUT, f"restic {arguments[0]} did not end within {timeout:g} s.")
@@ -337,7 +340,8 @@ class _Source(trio.abc.ReceiveStream):
         self._patience = patience
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        self._patience.deadline = trio.current_time() + 2 * STALLED_SECONDS  # restic asks 15 minutes for a lost file
+        # restic keeps asking for a lost file for 15 minutes
+        self._patience.deadline = trio.current_time() + 2 * STALLED_SECONDS
         piece = await self._stream.receive_some(max_bytes)
         self._patience.deadline = math.inf
         return piece

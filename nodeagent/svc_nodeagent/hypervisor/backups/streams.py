@@ -112,7 +112,7 @@ async def rebuild(
     sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot], disk: CopiedDisk, on_progress: OnProgress
 ) -> str:
     """Write the parts, the whole disk first; returns the digest of the result."""
-    # 0: a copy of an early release, digested from end to end.
+    # 0: a copy of an early release, with a single digest of the whole disk.
     if disk.block_bytes not in (0, BLOCK_BYTES):
         raise HostError(
             FailureCode.CONFLICT,
@@ -127,7 +127,7 @@ async def rebuild(
             async for number, block in _blocks(source, size, numbered=part.numbered):
                 begin, _ = span_of(number, size)
                 written[number] = True
-                # Zeros are unmapped, not written: the restored disk is as thin as the copied one was.
+                # Zeros are unmapped and not written, so the restored disk is as thin as the copied one was.
                 await (sink.zero(begin, len(block)) if is_zero(block) else sink.write(begin, block))
                 if disk.block_bytes:
                     digests.put(number, block)
@@ -135,8 +135,8 @@ async def rebuild(
                     plain.update(block)
                 read += len(block)
                 await on_progress(min(read, size), size)
-    # Blocks that no part has are zeros in the copy, but the new file may show its image's content there. Beyond the
-    # copy's end too: the machine's disk may have grown since.
+    # Blocks that are in no part are zeros in the copy, but in the new file they may show the content of its image, so
+    # they are zeroed. The same is done beyond the end of the copy, because the machine's disk may have grown since.
     for begin, end in _gaps(written):
         await sink.zero(begin * BLOCK_BYTES, min(size, end * BLOCK_BYTES) - begin * BLOCK_BYTES)
     await sink.zero(size, sink.size - size)
@@ -166,14 +166,14 @@ async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) 
         return True
 
     if numbered and await filled(NUMBER.size):
-        del kept[: NUMBER.size]  # The head.
+        del kept[: NUMBER.size]  # The stream starts with a head of this size.
     while await filled(NUMBER.size if numbered else 1):
         if numbered:
             number = NUMBER.unpack(kept[: NUMBER.size])[0]
             del kept[: NUMBER.size]
         else:
             number += 1
-        # The target is not believed: a number beyond the disk would write past its end.
+        # The target is not trusted: a block with a number beyond the disk's end would be written past it.
         if number >= blocks_of(size):
             raise HostError(FailureCode.HOST, "The target gave back what was not copied; nothing was changed.")
         length = span_of(number, size)[1]

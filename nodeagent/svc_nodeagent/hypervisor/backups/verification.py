@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from datetime import date
 
-SHARES = 7  # Of a store of 1 TiB some 150 GiB a day.
+SHARES = 7  # With seven shares, a store of 1 TiB has some 150 GiB read each day.
 
 
 def share_of(day: date) -> int:
     """Another share each day, and another one on the same weekday of the next week: each comes within two weeks of
     daily runs, and within seven weekly ones."""
-    # By the day alone, a weekly run would read the same share for ever: seven days are a multiple of seven shares.
+    # Computed from the day and the week: from the day alone, a run once a week would always read the same share,
+    # because seven days are a multiple of seven shares.
     ordinal = day.toordinal()
     return (ordinal + ordinal // SHARES) % SHARES

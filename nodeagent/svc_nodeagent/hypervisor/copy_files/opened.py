@@ -221,7 +221,8 @@ class CopyFiles:
         finally:
             closing = self._open.get(copy_id)
             if closing is not None:
-                closing.scope.cancel()  # Also if its QEMU has ended: no request may use it while it is removed.
+                # Also cancelled if its QEMU has ended: no request may use the copy while it is removed.
+                closing.scope.cancel()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
                 await in_thread(shutil.rmtree, folder, ignore_errors=True)
             if closing is not None:

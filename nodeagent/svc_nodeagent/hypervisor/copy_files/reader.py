@@ -81,7 +81,7 @@ async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator)
                 cwd="/",
             )
             try:
-                opened.close()  # The other end is QEMU's alone, so that its end is noticed here.
+                opened.close()  # Only QEMU keeps the other end, so this side notices when QEMU ends.
                 server = Sftp(stream)
                 await _come_up(server, said)
                 yield ServedVolumes(server, await _volumes(server), process)

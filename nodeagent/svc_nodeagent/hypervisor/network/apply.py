@@ -149,12 +149,13 @@ class HostNetwork:
         """Restore everything if a table of ours is gone (a firewall of the host was loaded again, with rules that start
         with `flush ruleset`), if a bridge has come back without its ports, or if an earlier restoration failed
         half-way. Raises `HostError`; what cannot be carried is logged."""
-        # The first look runs in parallel with changes, so it may see one half done; only the second one, alone, counts.
+        # The first check runs in parallel with changes, so it may see a half-done change; only the second check, which
+        # runs alone, counts.
         async with self._gate.shared():
             if not await self._lost() if self._is_whole else not self._networks:
                 return
         async with self._gate.exclusive():
-            lost = await self._lost()  # it may have been looked at in the middle of a change
+            lost = await self._lost()  # the first check may have seen a change half done
             if lost:
                 log.warning("network.repaired", lost=lost)
                 self._is_whole = False
@@ -178,8 +179,8 @@ class HostNetwork:
     async def absent(self, addresses: tuple[str, ...], vm_id: UUID | None = None) -> tuple[str, ...]:
         """Those of `addresses` that the host neither routes nor lets through, by asking the host: whether they are
         routed for any machine, and whether the rules of this machine's taps let them in."""
-        # An unsettled machine's taps may still have anything that they had before, so it must be settled first: the
-        # controller gives an address that is named here to another machine.
+        # A machine that is unsettled must be settled first: its taps may still have any network that they had before,
+        # and the controller gives an address that is reported as absent to another machine.
         await self._make_whole()
         for refusal in await self.settle(vm_id):
             raise refusal
@@ -194,12 +195,12 @@ class HostNetwork:
             is_settled = all(tap.vm_id in networks for tap in result.taps)
             if is_sound and is_settled and not any(machine.differences for machine in result.machines):
                 return result
-            async with self._gate.exclusive():  # it may have been looked at in the middle of a change
+            async with self._gate.exclusive():  # the first check may have seen a change half done
                 result, is_sound = await self._probe.look(
                     self._networks, self._traces, bridged=self._uplink is not None
                 )
                 if not is_sound:
-                    self._is_whole = False  # so that the next change puts them in place
+                    self._is_whole = False  # so that the next change restores them
             return result
 
     async def clear(self) -> None:
@@ -251,18 +252,20 @@ class HostNetwork:
         _check_bridges(wanted)
         if wanted:
             await self._spare_roads(vm_id, wanted)
-        # All that may refuse the change comes before anything is touched. The claim also keeps two machines that are
-        # changed in parallel from taking the same address.
+        # Everything that may refuse the change comes before anything is touched. The claim also keeps two machines that
+        # are changed in parallel from taking the same address.
         claimed = networks_of(network) if network is not None else ()
         self._holders.claim(vm_id, claimed)
-        # Both, until one of them is reached: whichever step fails, its traces are known and can be removed.
+        # Both the old and the new taps are recorded until one state is reached: so whichever step fails, its traces are
+        # known and can be removed.
         self._traces[vm_id] = (*before, *wanted)
         try:
             await self._agree(self._traces[vm_id], wanted)
         except (HostError, OSError) as error:
             raise await self._put_back(vm_id, before, error) from error
         except BaseException:
-            # Cancelled, by the controller or by its deadline. Restored all the same, and the cancellation goes on.
+            # Cancelled by the controller or by its deadline. The former network is restored all the same, and then the
+            # cancellation continues.
             failure = await self._put_back(vm_id, before, None)
             if failure.code is not FailureCode.CANCELLED:
                 log.error("network.rollback_failed", vm_id=str(vm_id), error=failure.message)
@@ -274,7 +277,8 @@ class HostNetwork:
             self._networks[vm_id] = network
             self._traces[vm_id] = wanted
         self._unsettled.discard(vm_id)
-        # Released last: until here the address may still be routed to this machine, and another must not claim it.
+        # Addresses are released last: until here they may still be routed to this machine, and no other machine may
+        # claim them.
         gone = {each for tap in before for each in tap.networks} - set(claimed)
         self._holders.release(vm_id, tuple(gone))
 
@@ -286,7 +290,7 @@ class HostNetwork:
             said, code, hint = cause.message, cause.code, cause.hint
         elif cause is not None:
             said, code = f"The host failed: {cause}.", FailureCode.HOST
-        # Shielded: a change that is cancelled, or out of time, is undone all the same, within a time of its own.
+        # Shielded: a change that is cancelled or out of time is undone all the same, within a time limit of its own.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS) as patience:
             try:
                 await self._agree(self._traces[vm_id], before)
@@ -335,7 +339,7 @@ class HostNetwork:
         for vm_id in sorted(self._unsettled if only is None else self._unsettled & {only}):
             async with self._gate.exclusive():
                 if vm_id not in self._unsettled:
-                    continue  # Its own change has settled it while this waited for the gate.
+                    continue  # A change of this machine has settled it while this waited for the gate.
                 network = self._networks.get(vm_id)
                 traces = self._traces.get(vm_id, ())
                 try:
@@ -355,8 +359,8 @@ class HostNetwork:
 
     async def _agree(self, traces: Sequence[TapPlan], wanted: Sequence[TapPlan]) -> None:
         """Bring one machine's taps and rules to `wanted`, from whatever of `traces` is there."""
-        # The order is the one of the module's docstring, and each step asks for what is there instead of remembering
-        # it. So a repeat after a crash at any fault point, and the way back, are this same function.
+        # The order is that of the module's docstring. Each step looks at what exists instead of remembering it, so both
+        # a repeat after a crash at any fault point and the way back use this same function.
         seen = await taps.seen_of(tap.device for tap in (*traces, *wanted))
         created = frozenset(tap.device for tap in wanted) - seen.keys()
         await taps.create_taps(wanted, seen, self._naming)
@@ -367,7 +371,7 @@ class HostNetwork:
         fault_point("network.rules")
         await self._open(wanted, seen)
         fault_point("network.routes")
-        # After the rules: a rate is held behind them, where spoofed frames are dropped already.
+        # Rates come after the rules: a rate limit applies behind the rules, where spoofed frames are dropped already.
         rated = frozenset(tap.device for tap in traces if tap.nic.rate_mbps is not None)
         for tap in wanted:
             await _agree_on_rate(tap, rated)
@@ -403,8 +407,9 @@ class HostNetwork:
         for vm_id, network in sorted(self._networks.items()):
             try:
                 tap_plans = plan(vm_id, network, self._naming, self._uplink)
-                # New networks may not have a gateway that is an address of this host. One that is recorded has worked
-                # here until now, and a running machine is not cut off for it: hence `elsewhere` alone.
+                # A new network must not have a gateway that is an address of this host. A recorded network with such a
+                # gateway has worked here until now, and a running machine is not cut off for it. So only `elsewhere` is
+                # spared here.
                 spare(kept_roads.elsewhere, tap_plans, networks_of(network))
                 self._holders.claim(vm_id, networks_of(network))
             except HostError as error:
@@ -414,7 +419,7 @@ class HostNetwork:
                 try:
                     _check_bridges(tap_plans)
                 except HostError as error:
-                    refused.append(error)  # the rest of it stands, until the bridge is back
+                    refused.append(error)  # the rest of the machine's network is kept until the bridge is back
         seen = await taps.seen_taps(self._naming)
         devices = {tap.device for tap_plans in planned.values() for tap in tap_plans}
         left_out = LeftOut(planned, refused, self._naming)
@@ -426,16 +431,16 @@ class HostNetwork:
         await left_out.each(make, {device: seen[device] for device in seen if device in devices})
         await close([device for device in seen if device not in devices])
         fault_point("restore.taps")
-        # Counters of the tables that are about to be replaced are carried over, except of taps that were made anew,
-        # which start at 0.
+        # The counters of tables that are about to be replaced are carried over, except those of taps that were created
+        # anew, which start at 0.
         counted = observe.Listing.of(await nft.list_table(guard.FAMILY, self._naming.table)).counted
         for device in devices - seen.keys():
             counted.pop(device, None)
         bridged = self._uplink is not None
         there = await nft.list_tables()
-        # New tables replace the old ones in one transaction, but a packet in flight passes the chains of both, each of
-        # which is empty in the other's generation: one that was forbidden got through so. Tables that filter alike
-        # stand in meanwhile.
+        # New tables replace the old ones in one transaction. But a packet in flight passes the chains of both, and each
+        # chain is empty in the other's generation: in this way a forbidden packet got through. So meanwhile other
+        # tables with the same filters stand in.
         wanted = left_out.others()
         if any(ruleset.is_ours(family, name, self._naming) for family, name in there):
             await nft.load(ruleset.standing_in(wanted, self._naming, bridged=bridged))
@@ -457,7 +462,8 @@ class HostNetwork:
                     await _agree_on_rate(tap, rated)
 
         await left_out.each(agree_on_rates, seen)
-        # Taps without a record last, since they were closed above; one that cannot be removed stops nothing.
+        # Taps without a record are removed last, because they were closed above. If one cannot be removed, the rest is
+        # still done.
         for device in sorted((seen.keys() | rated) - devices):
             try:
                 await self._remove((device,), rated)
@@ -469,8 +475,8 @@ class HostNetwork:
         return refused
 
     async def _absent(self, addresses: Iterable[str], asked: Iterable[TapPlan]) -> tuple[str, ...]:
-        # Three places may have an address: the rules of this machine's taps, a change of any machine (`_holders`), and
-        # the kernel's routes, also those that are not ours.
+        # An address may still be in three places: in the rules of this machine's taps, in a change of any machine
+        # (`_holders`), and in the kernel's routes, including routes that are not ours.
         let_in: set[NetworkAddress] = set()
         for device in dict.fromkeys(tap.device for tap in asked):
             listing = observe.Listing.of(await nft.list_chain(guard.FAMILY, self._naming.table, device))

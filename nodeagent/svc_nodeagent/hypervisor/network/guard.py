@@ -182,7 +182,7 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
         match(header("arp", "saddr ether"), tap.mac),
     )
     request, reply = (match(header("arp", "operation"), each) for each in ("request", "reply"))
-    none = match(header("arp", "saddr ip"), "0.0.0.0")  # noqa: S104  (the unspecified sender of a probe)
+    none = match(header("arp", "saddr ip"), "0.0.0.0")  # noqa: S104  (an ARP probe has this unspecified sender)
     return [
         *(
             (*sound, operation, match(header("arp", "saddr ip"), address_json(each)), ACCEPT)
@@ -217,7 +217,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp", unlike=True), source, ACCEPT) for source in from_own),
         (_IS_IPV6, match(header("icmpv6", "type"), _ROUTER_MESSAGES), *router),
         *((_IS_IPV6, in_pieces, kind, *neighbour) for kind in (solicit, advertise)),
-        # a probe: is my own address taken?
+        # duplicate address detection: does anybody else have my address?
         *((_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, target, ACCEPT) for target in for_own),
         *(
             (
@@ -227,7 +227,8 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
                 match(_message_bits(_OPTION_BITS + 16, 48), f"0x{tap.mac.replace(':', '')}", unlike=True),
                 *neighbour,
             )
-            for kind, option in ((solicit, 0x0101), (advertise, 0x0201))  # its link-layer address, source's or target's
+            # the option with the link-layer address, of the source or of the target
+            for kind, option in ((solicit, 0x0101), (advertise, 0x0201))
         ),
         *((_IS_IPV6, kind, too_long, *neighbour) for kind in (solicit, advertise)),
         *(

@@ -44,7 +44,8 @@ class Transactions:
         try:
             async with self._turn:
                 if not part.is_done:
-                    with trio.CancelScope(shield=True):  # others wait for it too; the program has its own deadline
+                    # other callers wait for the program, too, and it has its own deadline
+                    with trio.CancelScope(shield=True):
                         await self._carry_out()
         finally:
             if part in self._waiting:
@@ -56,7 +57,7 @@ class Transactions:
         parts, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
         try:
             await load([command for part in parts for command in part.commands])
-        except (HostError, OSError) as error:  # each part must get its own error, whatever this one is
+        except (HostError, OSError) as error:  # whatever the error is, each part must get its own
             if len(parts) == 1:
                 parts[0].failure = error
             else:

@@ -55,7 +55,8 @@ class LeftOut:
             [vm_id] = machines
             self._refused.append(refusal_of(vm_id, error))
             self.machines[vm_id] = self._planned.pop(vm_id)
-        # Kept for a running guest, which would lose a new one; closed, as its rules are not in place.
+        # The taps are kept, because a running guest would not notice new ones; they are closed, because their rules are
+        # not in place.
         await close(devices)
 
 

@@ -76,7 +76,7 @@ class RoadMap:
         own = {}
         for link in json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]"):
             for each in link.get("addr_info", ()):
-                # What the scope filter leaves out is listed as an empty object.
+                # Addresses that the scope filter leaves out are listed as empty objects.
                 if "local" in each and not self.naming.is_tap(link.get("ifname", "")):
                     own[ip_address(each["local"])] = f"an address of this node ({link['ifname']})"
         return Roads({address: what for address, what in elsewhere.items() if not address.is_link_local}, own)

@@ -52,14 +52,14 @@ NAT6: Final = "nat6"
 RESOLVERS: Final = {4: "resolvers4", 6: "resolvers6"}
 _SETS: dict[str, Json] = {
     NAT4: "ipv4_addr",
-    NAT6: "ifname",  # a NIC's IPv6 networks are all behind nat or none is
+    NAT6: "ifname",  # of a NIC's IPv6 networks either all are behind NAT or none
     RESOLVERS[4]: ["ifname", "ipv4_addr"],
     RESOLVERS[6]: ["ifname", "ipv6_addr"],
 }
 _DNS = 53
 _CHANGING = re.compile(r'"(?:handle|packets|bytes)": \d+(?:, )?')
 
-# Our chains run in addition to the host's own filters: the drops of both apply.
+# Our chains are added to the host's own filters: a packet that either of them drops is dropped.
 HOOKS: dict[str, dict[str, dict[str, Json]]] = {
     "inet": {
         "forward": {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"},
@@ -150,7 +150,7 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
     if family == "bridge":
         return {
             "forward": [from_guest, to_guest],
-            "input": [(match(meta("iifname"), ours), DROP)],  # a bridged guest's gateway is another machine
+            "input": [(match(meta("iifname"), ours), DROP)],  # on a bridge, another machine is the guest's gateway
             "output": [to_guest],
         }
     from_ours, leaving = match(meta("iifname"), ours), match(meta("oifname"), ours, unlike=True)
@@ -161,8 +161,8 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
         "forward": [
             from_guest,
             to_guest,
-            # Link-local addresses must not be forwarded (RFC 3927); one is the metadata service of a host that is
-            # itself a guest.
+            # Link-local addresses must not be forwarded (RFC 3927). If the host is itself a guest, its metadata service
+            # has such an address.
             (from_ours, match(header("ip", "daddr"), prefix("169.254.0.0", 16)), DROP),
             *(
                 (from_ours, match(header("ip" if each.version == 4 else "ip6", "daddr"), str(each)), DROP)
@@ -170,7 +170,7 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
             ),
             (from_outside, match(header("ip", "daddr"), f"@{NAT4}"), not_asked_for, DROP),
             (from_outside, is_ipv6, match(meta("oifname"), f"@{NAT6}"), not_asked_for, DROP),
-            # Without a connection it would not be masqueraded, and would leave with its inner address.
+            # Packets without a connection would not be masqueraded, and would leave with their inner address.
             (from_ours, match(header("ip", "saddr"), f"@{NAT4}"), among(CT_STATE, ["invalid", "untracked"]), DROP),
             (is_ipv6, match(meta("iifname"), f"@{NAT6}"), among(CT_STATE, ["invalid", "untracked"]), DROP),
         ],

@@ -88,7 +88,8 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
         there, alias = seen.get(tap.device), alias_of(tap, naming)
         if there is None:
             commands.append(f"tuntap add dev {tap.device} mode tap vnet_hdr")
-            # The same wherever the NIC is: a guest still knows its gateway when its tap is created anew.
+            # The tap's MAC address is derived from the NIC's, so it is the same on every host: when its tap is created
+            # anew, the guest still knows the address of its gateway.
             commands.append(f"link set dev {tap.device} address fe{tap.mac[2:]}")
         if there is None or (there.mtu, there.alias, there.has_own_link_local) != (tap.nic.mtu, alias, False):
             commands += _described(tap, alias, there.mtu if there is not None else _NEW_MTU)
@@ -111,7 +112,7 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
             continue
         routes, gateways = routes_and_addresses(tap)
         commands += [f"route del {route} dev {device}" for route in sorted(there.routes - routes, key=str)]
-        # After the routes: removing a device's last address removes them with it.
+        # Removed after the routes: removing a device's last address also removes its routes.
         commands += [f"address del {each} dev {device}" for each in there.gateways - gateways]
         if there.bridge is not None and there.bridge != tap.bridge:
             commands.append(f"link set dev {device} nomaster")
@@ -151,8 +152,8 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
             commands.append(f"link set dev {device} up")
         commands += [f"route replace {each} dev {device}" for each in tap.ipv4 if each in routes - had]
         if tap.ipv6 and tap.bridge is None:
-            # The host never asks for neighbours, so a scan of a network cannot fill their table, which all guests share
-            # (RFC 6583).
+            # The neighbour entry is permanent, so the host never asks for neighbours. Otherwise a scan of a network
+            # could fill the neighbour table, which all guests share (RFC 6583).
             commands.append(f"neighbour replace {tap.link_local} lladdr {tap.mac} dev {device} nud permanent")
             commands += [f"route replace {each} via {tap.link_local} dev {device}" for each in tap.ipv6]
     return commands
