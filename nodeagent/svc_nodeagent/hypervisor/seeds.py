@@ -1,7 +1,7 @@
 """What a guest reads when it starts: a NoCloud seed (an ISO 9660 disk labelled `cidata`) rendered from its record.
 
 Account and name count at the first boot, the network at every one. Sources: cloud-init's NoCloud data source, its
-network configuration version 2, and its events (`updates`). The three files are JSON, so YAML.
+network configuration version 1, and its events (`updates`). The three files are JSON, so YAML.
 
 Invariants: of a password the guest receives its SHA-512 crypt only. The hash is on the host from creation until the
 guest has booted once (its agent connected, or it shut down in order), and then leaves the seed, which keeps its
@@ -17,12 +17,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeAlias
 
 from svc_nodeagent.hypervisor.files import MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guest_network import gateways, in_order
 from svc_nodeagent.hypervisor.programs import run_program
+from svc_nodeagent.protocol import GuestAddress, NicSpec
 
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
@@ -120,28 +122,51 @@ def _cloud_config(record: MachineRecord, password_hash: str | None) -> Json:
 
 
 def _network_config(record: MachineRecord) -> Json:
-    ethernets: dict[str, Json] = {}
-    for index, nic in enumerate(record.network.nics):
-        routes: list[Json] = [
-            {
-                "to": "0.0.0.0/0" if family == 4 else "::/0",
-                "via": address.gateway,
-                "on-link": address.on_link,
-            }
-            for family, address in gateways(nic).items()
-        ]
-        ethernet: dict[str, Json] = {
-            "match": {"macaddress": nic.mac},
-            "set-name": f"eth{index}",
-            "dhcp4": False,
-            # Router advertisements are not accepted: a router next to a bridged guest does not know from which
-            # addresses the guest may send.
-            "accept-ra": False,
-            "mtu": nic.mtu,
-            "addresses": [str(address.interface) for address in in_order(nic)],
-            "routes": routes if index == 0 else [],
-        }
-        if nic.nameservers:
-            ethernet["nameservers"] = {"addresses": list(nic.nameservers)}
-        ethernets[f"eth{index}"] = ethernet
-    return {"version": 2, "ethernets": ethernets}
+    """Version 1: from a subnet's `gateway` every reader makes a default route through the NIC, by the family of the
+    gateway. Version 2 has no such form: netplan alone reads a route's `on-link`, and takes a `gateway4` only inside the
+    address's own network."""
+    return {
+        "version": 1,
+        "config": [
+            _card(nic, f"eth{index}", leads_outside=index == 0) for index, nic in enumerate(record.network.nics)
+        ],
+    }
+
+
+def _card(nic: NicSpec, name: str, *, leads_outside: bool) -> Json:
+    used = list(gateways(nic).values()) if leads_outside else []
+    subnets = [_subnet(address, has_gateway=address in used) for address in in_order(nic)]
+    if nic.nameservers and subnets:
+        subnets[0]["dns_nameservers"] = list(nic.nameservers)
+    return {
+        "type": "physical",
+        "name": name,
+        "mac_address": nic.mac,
+        "mtu": nic.mtu,
+        # Router advertisements are not accepted: a router next to a bridged guest does not know from which addresses
+        # the guest may send.
+        "accept-ra": False,
+        "subnets": list(subnets),
+    }
+
+
+def _subnet(address: GuestAddress, *, has_gateway: bool) -> dict[str, Json]:
+    subnet: dict[str, Json] = {"type": "static", "address": str(address.interface)}
+    if has_gateway:
+        subnet["gateway"] = address.gateway
+        if not _is_on_link(address):
+            # A route to the gateway itself, via nothing. cloud-init says that such a gateway is on the link to netplan
+            # from 23.1 on, to networkd from 24.2 on.
+            subnet["routes"] = [
+                {
+                    "network": f"{address.gateway}/{address.interface.max_prefixlen}",
+                    "gateway": "0.0.0.0" if address.interface.version == 4 else "::",  # noqa: S104  (no gateway)
+                }
+            ]
+    return subnet
+
+
+def _is_on_link(address: GuestAddress) -> bool:
+    """Whether the guest finds the gateway on its link by itself."""
+    gateway = ip_address(address.gateway)
+    return gateway in address.interface.network or (gateway.version == 6 and gateway.is_link_local)

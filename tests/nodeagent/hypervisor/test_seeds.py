@@ -59,40 +59,41 @@ def address(text: str, gateway: str, *, primary: bool = False) -> GuestAddress:
     )
 
 
-def ethernets(*held: tuple[GuestAddress, ...]) -> dict[str, Any]:
+def cards(*held: tuple[GuestAddress, ...]) -> list[dict[str, Any]]:
     nics = tuple(
         NicSpec(nic_id=uuid4(), mac=f"52:54:00:00:00:0{number}", addresses=addresses)
         for number, addresses in enumerate(held)
     )
     rendered = render(record(machine(NetworkSpec(nics=nics))), None)
     loaded: dict[str, Any] = json.loads(rendered["network-config"])
-    assert loaded["version"] == 2
-    return dict(loaded["ethernets"])
+    assert loaded["version"] == 1
+    return list(loaded["config"])
 
 
 def test_every_nic_is_found_by_its_mac_and_only_the_first_leads_outside() -> None:
-    found = ethernets((address("192.0.2.5/32", "192.0.2.1"),), (address("192.0.2.6/32", "192.0.2.1"),))
-    assert [nic["match"]["macaddress"] for nic in found.values()] == ["52:54:00:00:00:00", "52:54:00:00:00:01"]
-    assert found["eth0"]["addresses"] == ["192.0.2.5/32"]
-    assert found["eth0"]["routes"] == [{"to": "0.0.0.0/0", "via": "192.0.2.1", "on-link": True}]
-    assert found["eth1"]["routes"] == []
+    first, second = cards((address("192.0.2.5/32", "192.0.2.1"),), (address("192.0.2.6/32", "192.0.2.1"),))
+    assert (first["mac_address"], first["name"]) == ("52:54:00:00:00:00", "eth0")
+    assert (second["mac_address"], second["name"]) == ("52:54:00:00:00:01", "eth1")
+    assert [(each["address"], each["gateway"]) for each in first["subnets"]] == [("192.0.2.5/32", "192.0.2.1")]
+    assert second["subnets"] == [{"type": "static", "address": "192.0.2.6/32"}]
 
 
 def test_each_family_leads_outside_by_the_gateway_of_its_primary_address() -> None:
-    nic = ethernets(
+    (nic,) = cards(
         (
             address("198.51.100.7/32", "198.51.100.1"),
             address("2001:db8:0:5::1/64", "fe80::1"),
             address("192.0.2.5/32", "192.0.2.1", primary=True),
             address("2001:db8:0:6::1/64", "fe80::2"),
         )
-    )["eth0"]
-    assert nic["addresses"] == ["192.0.2.5/32", "198.51.100.7/32", "2001:db8:0:5::1/64", "2001:db8:0:6::1/64"]
-    assert nic["routes"] == [
-        {"to": "0.0.0.0/0", "via": "192.0.2.1", "on-link": True},
-        {"to": "::/0", "via": "fe80::1", "on-link": True},
+    )
+    assert [(each["address"], each.get("gateway")) for each in nic["subnets"]] == [
+        ("192.0.2.5/32", "192.0.2.1"),
+        ("198.51.100.7/32", None),
+        ("2001:db8:0:5::1/64", "fe80::1"),
+        ("2001:db8:0:6::1/64", None),
     ]
-    assert (nic["dhcp4"], nic["accept-ra"]) == (False, False)
+    assert nic["accept-ra"] is False
 
 
 def test_the_network_is_read_anew_at_every_boot() -> None:
