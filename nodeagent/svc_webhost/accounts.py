@@ -46,7 +46,7 @@ images (from 2,147,352,576) and 2^31: some programs have ids in signed integers.
 WEB_SERVER_GROUP: Final = "www-data"
 _PROGRAM_SECONDS: Final = 60.0
 _KILL_SECONDS: Final = 20.0
-_SHARED_FOLDERS: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - where any account may write
+_SHARED_FOLDERS: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - any account may write there
 _KILLER_UID: Final = FIRST_UID
 """Not an account's: the first site is number 1001."""
 _KILL_ALL: Final = (
@@ -119,7 +119,7 @@ class SystemAccounts:
 
     def __init__(self, folders: HostFolders) -> None:
         self._folders = folders
-        # The programs lock /etc/passwd, and fail while another of them holds the lock.
+        # One program at a time: these programs lock /etc/passwd, and fail while another one holds the lock.
         self._one = trio.Lock()
         self._threads = trio.CapacityLimiter(4)
         self._site_rights = trio.CapacityLimiter(_AT_ONCE)
@@ -138,7 +138,7 @@ class SystemAccounts:
         said = await self._rights_of(account, niceness, "look", str(web_server))
         try:
             return [*missing, *(WrongRights(**json.loads(line)) for line in said)]
-        except json.JSONDecodeError as error:  # A warning of nice(1), or of Python.
+        except json.JSONDecodeError as error:  # This line is not JSON but a warning of nice(1) or of Python.
             raise AccountError(said[0]) from error
 
     async def mend_rights(self, account: SiteAccount) -> None:
@@ -201,7 +201,7 @@ def _ensure_user(account: SiteAccount, home: Path) -> None:
     try:
         found = pwd.getpwnam(account.name)
     except KeyError:
-        # A system account has no password ageing and no range of subordinate ids.
+        # A system account has no password expiry and no range of subordinate ids.
         _program(
             *("useradd", "--system", "--uid", str(account.uid), "--gid", account.name, "--no-create-home"),
             *("--home-dir", str(home), "--shell", "/usr/sbin/nologin", "--no-log-init", account.name),
@@ -307,7 +307,7 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
             try:
                 owner = entry.stat(follow_symlinks=False).st_uid
             except FileNotFoundError:
-                # Another account's file, removed meanwhile.
+                # A file of another account that was removed meanwhile.
                 continue
             if owner != account.uid:
                 continue
@@ -345,7 +345,8 @@ def _kill(pid: int, uid: int) -> None:
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            # The pid may be reused by now. Then the descriptor's process has ended.
+            # If the pid was given to another process, the signal through the descriptor reaches nobody, since its
+            # process has ended.
             if _runs_as(pid, uid):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:

@@ -40,7 +40,7 @@ class CertificateFiles:
         """Write the files. Repeating it changes nothing."""
         paths = self.paths(number, fingerprint)
         if paths.chain.exists() and paths.key.exists():
-            os.utime(paths.chain.parent)  # Makes it one of the newest again.
+            os.utime(paths.chain.parent)  # Marks it as one of the newest again.
             return paths
         self._write(paths, chain, key)
         return paths

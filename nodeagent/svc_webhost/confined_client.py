@@ -151,7 +151,7 @@ class _Helper:
             await self._send(encode_request(number, request, len(payload)), payload)
             await waiting.done.wait()
         except trio.Cancelled:
-            if request.long:  # It would run on, and change the site after its caller has given up.
+            if request.long:  # Otherwise the request would continue, and change the site after its caller has given up.
                 self.end()
             raise
         finally:
@@ -169,7 +169,7 @@ class _Helper:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 raise _HelperGoneError from None
             except trio.Cancelled:
-                self.end()  # Half a frame may have been sent.
+                self.end()  # A part of a frame may have been sent, so the connection cannot be used any longer.
                 raise
 
     async def _frame(self) -> tuple[dict[str, Any], bytes]:
@@ -295,7 +295,7 @@ class ConfinedFiles:
             del self._helpers[site]
 
     async def _order(self, site: SiteFolder, root: int, link: socket.socket) -> None:
-        # One at a time, over all sites: five concurrent starts would start five forkers.
+        # One order at a time, for all sites: otherwise five concurrent starts would start five forkers.
         async with self._ordering:
             await self._order_once(site, root, link)
 
@@ -332,10 +332,11 @@ class _Forker:
     async def start(cls) -> _Forker:
         orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # By its path: an installed panel is outside of Python's search path.
+            # Started by its path, because an installed panel is not in Python's search path.
             program = Path(confined.__file__).with_name("__main__.py")
             command = [sys.executable, "-I", "-S", "-X", "utf8", str(program)]
-            # Popen instead of Trio's processes: it ends by itself with its socket, and nothing else is needed of it.
+            # Popen instead of Trio's processes: the forker ends by itself when its socket is closed, and nothing else
+            # is needed of it.
             process = await trio.to_thread.run_sync(
                 lambda: subprocess.Popen(command, stdin=theirs.fileno(), env={}, cwd="/", start_new_session=True)
             )
@@ -349,7 +350,7 @@ class _Forker:
                 socket.send_fds(self.orders, [order], [root, link.fileno()])
                 return
             except BlockingIOError:
-                # The socket is full of waiting orders: the process is alive, and busy.
+                # The socket is full of orders that wait: the process is alive but busy.
                 with trio.move_on_after(START_SECONDS) as patience:
                     await trio.lowlevel.wait_writable(self.orders)
                 if patience.cancelled_caught:

@@ -45,7 +45,7 @@ async def hash_visitors_password(password: str) -> str:
 def _hashed(password: str, method: bytes = _METHOD, cost: int = _COST) -> str:
     library = _library()
     setting, data = ctypes.create_string_buffer(_SETTING_SIZE), ctypes.create_string_buffer(_DATA_SIZE)
-    # libcrypt takes random bytes from the kernel.
+    # With None, libcrypt takes random bytes from the kernel.
     if library.crypt_gensalt_rn(method, cost, None, 0, setting, _SETTING_SIZE) is None:
         raise CryptError(f"libcrypt makes no salt for {method.decode()}")
     hashed: bytes | None = library.crypt_rn(password.encode(), setting.value, data, _DATA_SIZE)

@@ -93,7 +93,7 @@ class ParentServers:
                 answer = await resolver.resolve(parent, "NS", search=False)
                 break
             except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-                # Not the apex of a zone: a higher one holds the delegation.
+                # This name is not the apex of a zone: the delegation is in a zone above.
                 if parent == dns.name.root:
                     raise
                 parent = parent.parent()

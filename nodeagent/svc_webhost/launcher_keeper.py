@@ -54,7 +54,7 @@ class KeeperLauncher:
         await self._ask({"request": "rest", "name": name}, 600.0)
 
     async def stop(self, name: ServiceName) -> None:
-        # Only the keeper knows how long a stop may take.
+        # A long timeout, because only the keeper knows how long the service's stop may take.
         await self._ask({"request": "stop", "name": name}, 600.0)
 
     async def status(self, name: ServiceName) -> ServiceStatus:
@@ -103,7 +103,7 @@ class KeeperLauncher:
         while True:
             with suppress(FileNotFoundError, ConnectionError, trio.BrokenResourceError):
                 async with await trio.open_unix_socket(self._folders.keeper_socket) as stream:
-                    # Without a request, only the end of the connection is received.
+                    # No request is sent: this only waits for the end of the connection, which is the keeper's end.
                     await stream.receive_some()
             await self._start()
 
@@ -148,8 +148,8 @@ class KeeperLauncher:
             log = self._folders.keeper_log
             log.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             with log.open("ab") as errors:
-                # Not awaited, since it outlives the core. A keeper that ends earlier is reaped when the next one is
-                # started.
+                # The keeper is not awaited, because it must outlive the core. If it ends earlier, it is reaped when the
+                # next one is started.
                 self._started = await trio.lowlevel.open_process(
                     [*PROGRAM, str(self._folders.data)],
                     stdin=subprocess.DEVNULL,
@@ -161,7 +161,7 @@ class KeeperLauncher:
                 )
             with trio.move_on_after(_STARTS_WITHIN):
                 while not await self._answers():
-                    # Another process may have started one at the same time, which is about to answer.
+                    # Another process may have started a keeper at the same time, which will answer soon.
                     if self._started.poll() not in (None, ANOTHER) and not await self._answers():
                         raise LauncherError(f"The keeper ended as soon as it was started; {log} says why.")
                     await trio.sleep(_LOOK_AGAIN)

@@ -62,28 +62,28 @@ class SystemdLauncher:
         unit, listening = _unit(service.name), _socket_unit(service.name)
         async with self._one_at_a_time[service.name]:
             await self._check(service)
-            # Files that were written but never taken up do not describe the running service.
+            # Files that were written but not loaded by systemd do not describe the running service.
             pending = self._pending(service.name)
             left = pending.exists()
             sockets_changed = left or self._differs(self._units / listening, _socket_text(service))
             changed = left or self._differs(self._units / unit, _service_text(service))
             changed |= self._differs(self._environment_file(service.name), _environment_text(service))
             if sockets_changed:
-                # Sockets cannot be changed while a process holds them.
+                # Sockets cannot be changed while a process holds them, so the service is ended first.
                 await self._end(service.name)
             if sockets_changed or changed:
                 self._environments.mkdir(mode=0o700, exist_ok=True)
                 pending.touch()
                 self._write(service)
             if service.limit_group is not None:
-                # Once the unit is there: earlier, a concurrent stop of the group's last service would discard its
-                # limits.
+                # The limits are set after the unit exists: if they were set earlier, a concurrent stop of the group's
+                # last service would discard them.
                 await self.limit(service.limit_group, service.limits)
             if sockets_changed or changed:
                 await self._systemctl("daemon-reload")
             if service.listening:
                 await self._start_sockets(service)
-            # Returns when the program was executed (Type=exec), or could not be.
+            # systemctl returns once the program was executed (Type=exec), or could not be.
             if not service.on_demand:
                 await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
             elif changed:
@@ -120,7 +120,7 @@ class SystemdLauncher:
     async def stop_idle(self, name: ServiceName) -> None:
         async with self._one_at_a_time[name]:
             if (self._units / _unit(name)).exists():
-                # The socket unit keeps listening.
+                # Only the service is stopped; the socket unit keeps listening.
                 await self._systemctl("stop", _unit(name), longer=600.0)
 
     async def stop(self, name: ServiceName) -> None:
@@ -183,10 +183,10 @@ class SystemdLauncher:
         return (_SCOPE, "--scope", "--quiet", "--collect", f"--slice={_slice(group)}", *own, "--")
 
     async def _end(self, name: ServiceName) -> None:
-        # First the socket: a connection in between would start the service again.
+        # The socket unit is stopped first: otherwise a connection could start the service again.
         for unit in (_socket_unit(name), _unit(name)):
             if (self._units / unit).exists():
-                # systemd knows how long it may take: TimeoutStopSec.
+                # A long timeout, because systemd itself ends the stop after TimeoutStopSec.
                 await self._systemctl("stop", unit, longer=600.0)
 
     async def _forget_slice(self, slice_: str) -> None:
@@ -307,12 +307,12 @@ def _service_text(service: Service) -> str:
     lines = [
         "[Unit]",
         f"Description={service.name} of the hosting panel",
-        # Restart it for ever.
+        # 0: restart the service without a limit.
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
-        # ":" prevents variables in the words from being expanded.
+        # ":" prevents systemd from expanding variables in the words.
         f"ExecStart=:{' '.join(_quoted(word) for word in service.command)}",
         f"User={_literal(service.user)}",
         f"Group={_literal(service.group)}",
@@ -327,7 +327,7 @@ def _service_text(service: Service) -> str:
         "StandardError=inherit",
         "Restart=always",
         "RestartSec=1",
-        # The main process is asked to end; the remaining processes are then killed.
+        # The main process gets the stop signal; the remaining processes are then killed.
         "KillMode=mixed",
         f"KillSignal={service.stop_signal.name}",
         f"TimeoutStopSec={service.stop_seconds}",
@@ -354,7 +354,7 @@ def _socket_text(service: Service) -> str:
     """One unit for all of them: the order of descriptors of several socket units is undefined."""
     if not service.listening:
         return ""
-    # The same for all: `_check` makes sure.
+    # All sockets have the same owner and mode, as `_check` ensures.
     rights = [
         line
         for one in service.sockets[:1]
@@ -375,7 +375,7 @@ def _socket_text(service: Service) -> str:
         *rights,
         "Backlog=4096",
         "RemoveOnStop=yes",
-        # The socket stays, however often its service is started.
+        # 0: the socket stays, however often its service is started.
         "TriggerLimitIntervalSec=0",
         f"Service={_unit(service.name)}",
     ]
@@ -392,7 +392,7 @@ def _environment_text(service: Service) -> str:
         handed[one.variable] = handed.get(one.variable, "") + one.form.replace("{descriptor}", str(number))
     environment = {**service.environment, **handed}
     for name, value in environment.items():
-        # systemd would drop them, and report that only in its journal.
+        # systemd would ignore such variables, and report that only in its journal.
         if not name.isidentifier() or not name.isascii() or any(ord(c) < 32 and c not in "\t\n" for c in value):
             raise LauncherError(f"systemd cannot give {service.name} the variable {name}: a name or character of it.")
     escaped = {name: "".join("\\" + c if c in '"\\`$' else c for c in value) for name, value in environment.items()}

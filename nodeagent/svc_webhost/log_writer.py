@@ -72,7 +72,7 @@ class _Log:
     def take(self) -> None:
         """Read once from the pipe into the file."""
         if self._file >= 0 and not os.fstat(self._file).st_nlink:
-            # Its site was removed, or the file was deleted.
+            # The log's site was removed, or the file was deleted.
             os.close(self._file)
             self._file = -1
         if self._file < 0:
@@ -87,12 +87,12 @@ class _Log:
             if self._file >= 0 and os.fstat(self._file).st_size >= self._largest:
                 make_room(self._path)
                 self._path.rename(numbered(self._path, 1))
-                # The full file stays locked until there is a new one.
+                # The full file stays locked until the new one exists.
                 full = self._file
                 self._open()
                 os.close(full)
         except OSError:
-            # The site was removed, or the disk is full: this output is lost, and the next is tried again.
+            # The site was removed, or the disk is full: this output is lost, and the next output tries again.
             pass
         finally:
             if self._file >= 0:
@@ -106,7 +106,7 @@ class _Log:
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = -1
-        # Without its folder, the site is gone or not yet there.
+        # If the log's folder does not exist, the site is gone or not created yet.
         with suppress(OSError):
             self._file = os.open(self._path, flags, 0o640)
 
@@ -160,7 +160,7 @@ class _Writer:
         for name in there - self._open.keys():
             account, _, kind = name.partition(".")
             try:
-                # Also for writing: so it never ends, even if all other writers close it.
+                # Opened for writing, too: so the pipe never reports an end, even if all other writers close it.
                 pipe = os.open(self._pipes / name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
                 continue
@@ -174,7 +174,7 @@ class _Writer:
 
 def main(pipes: str, logs: str, largest: str, rate: str) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # Two for each log.
+    # Each log needs two descriptors.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _Writer(Path(pipes), Path(logs), int(largest), int(rate)).run()
 

@@ -151,7 +151,7 @@ def _runs_old(pid: int, read: Callable[[Path], str] = Path.read_text) -> bool:
     try:
         return _OLD.search(read(Path(f"/proc/{pid}/maps"))) is not None
     except OSError:
-        return False  # It has ended; its successor runs the new files.
+        return False  # The process has ended; its successor runs the new files.
 
 
 async def _said(*command: str) -> str:

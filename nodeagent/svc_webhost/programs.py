@@ -140,7 +140,7 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[list[str]]:
 
 
 def _text(line: bytes) -> str:
-    # A progress bar overwrites itself: only its last state counts.
+    # A progress bar overwrites its line: only its last state is kept.
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 
@@ -168,13 +168,13 @@ def _kill_if_marked(pid: int, mark: bytes) -> bool:
     except OSError:
         return False
     try:
-        # The environment of a zombie is empty.
+        # A zombie's environment is empty, so it is not found.
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         if not any(variable.startswith(mark) for variable in variables):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
     except OSError:
-        return False  # It has ended meanwhile, or is another user's: a job's process would be ours.
+        return False  # The process has ended meanwhile, or belongs to another user; processes of jobs run as ours.
     finally:
         os.close(process)
     return True

@@ -27,7 +27,7 @@ def keep_self_signed(folder: Path, names: Sequence[str], group: int) -> str:
     their end or for other names. Returns the certificate's SHA-256."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     os.chown(folder, -1, group)
-    # The group can read later files as well.
+    # With the set-gid bit, the group can also read files that are created later.
     folder.chmod(0o2750)
     certificate_file, key_file = folder / "certificate.pem", folder / "key.pem"
     kept = _kept(certificate_file, key_file, names)

@@ -54,7 +54,7 @@ def _is_written(pipe: Path, log: Path) -> bool:
     try:
         held = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # The program never wrote anything.
+        return True  # The program has never written anything.
     try:
         waiting = array.array("i", [0])
         fcntl.ioctl(held, termios.FIONREAD, waiting)
@@ -64,9 +64,9 @@ def _is_written(pipe: Path, log: Path) -> bool:
         os.close(held)
     try:
         with log.open("rb") as file:
-            # The writer locks the file while data that has just left the pipe is on its way into it.
+            # The log's writer holds this lock while data that has left the pipe is being written to the file.
             fcntl.flock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
-        # It is about to be created, unless the site is gone.
+        # The log is about to be created, unless the site is gone.
         return not log.parent.exists()
     return True

@@ -77,7 +77,7 @@ def mend_rights(home: Path, uid: int) -> None:
         if _words(seen, uid) is None or _foreign_link(seen, uid):
             continue
         itself = f"/proc/self/fd/{seen.descriptor}"
-        # The owner first: changing it clears the set-uid bits.
+        # The owner is changed first, because this clears the set-uid bits.
         if (seen.uid, seen.gid) != (uid, uid):
             os.chown(itself, uid, uid)
         if (mode := _mode(seen)) != stat.S_IMODE(seen.mode) or seen.uid != uid:
@@ -133,7 +133,7 @@ def _wrong_files(home: Path, uid: int) -> Iterator[WrongRights]:
 def _words(seen: _Seen, uid: int) -> str | None:
     mode = stat.S_IMODE(seen.mode)
     if stat.S_ISLNK(seen.mode):
-        return None  # Owner and mode of a link do not matter.
+        return None  # A link's owner and mode have no effect.
     if _foreign_link(seen, uid):
         return f"is a file of the user {seen.uid} that has {seen.links} names: remove this one of them"
     if (seen.uid, seen.gid) != (uid, uid):
@@ -166,7 +166,7 @@ def _below(home: Path) -> Iterator[_Seen]:
         try:
             descriptor = _open_folder(None, home / name)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # Already reported for the home.
+            continue  # That it is missing was already reported with the home.
         for seen in _inside(descriptor, name, 1):
             yield seen
             left -= 1
@@ -181,7 +181,7 @@ def _inside(folder: int, path: str, depth: int) -> Iterator[_Seen]:
             try:
                 descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             except FileNotFoundError:
-                continue  # Removed meanwhile.
+                continue  # The entry was removed meanwhile.
             try:
                 there = os.fstat(descriptor)
                 shown = f"{path}/{_printable(name)}"

@@ -49,7 +49,7 @@ def site_environment(folders: HostFolders, account: SiteAccount) -> dict[str, st
         "HOME": str(home),
         "USER": account.name,
         "LOGNAME": account.name,
-        # On the site's disk, since /tmp is in memory.
+        # On the site's disk, because /tmp is in memory.
         "TMPDIR": str(home / "tmp"),
         **database_clients.environment(folders),
     }
@@ -73,7 +73,8 @@ def site_command(
     `ends_with_parent`: for a command rather than a service: it is killed when the process that started it ends, and
     before the site's services if memory runs out."""
     home = folders.sites / account.name
-    # Part of the services' definitions: a new key that all of them get restarts all sites at an update.
+    # This is a part of the services' definitions: a key that is added here for all of them restarts all sites at an
+    # update.
     wanted: dict[str, object] = {
         "uid": account.uid,
         "gid": account.uid,
@@ -112,7 +113,7 @@ class SiteCommands:
         RLIMIT_DATA is set as well: a process that needs too much gets an error and can report it, which is better than
         to be killed; and it is the only limit on a server without control groups."""
         processes = None if limits is None else limits.processes
-        # Under systemd it is not a process of the core's unit, and would not end with that.
+        # Under systemd the process is not in the core's unit, so it would not end with the core without this.
         words = site_command(
             self.folders, account, command, folder=folder, shown=shown, processes=processes, ends_with_parent=True
         )
@@ -145,7 +146,7 @@ def site_service(
     return Service(
         name=service_name(account, name),
         command=words,
-        # It starts as root, and becomes the account before the program is executed.
+        # The program starts as root, and its starter changes to the account before the site's program is executed.
         environment=site_environment(folders, account) | dict(environment or {}),
         sockets=sockets,
         limits=limits,

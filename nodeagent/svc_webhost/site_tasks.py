@@ -100,14 +100,15 @@ class HostTasks:
         return await run_program(Program(command, environment), take)
 
     async def visit(self, visit: SiteVisit, take: Take) -> int:
-        # By this server's own address: it is always this server's nginx, so its certificate proves nothing here.
+        # The connection goes to this server's own address, so always to its own nginx: the certificate need not be
+        # verified.
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         port = self._https_port if visit.secure else self._http_port
         url = f"{'https' if visit.secure else 'http'}://127.0.0.1:{port}{visit.path}"
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        # Not decompressed: a small compressed body may be larger than memory when it is unpacked.
+        # No compression is requested: a small compressed body may be larger than the memory once it is unpacked.
         headers = {"Host": visit.domain, "User-Agent": SCHEDULED_AGENT, "Accept-Encoding": "identity"}
         try:
             async with (

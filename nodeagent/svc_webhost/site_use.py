@@ -45,7 +45,7 @@ def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
             try:
                 lines = (process / "cgroup").read_text()
             except (FileNotFoundError, ProcessLookupError):
-                continue  # It has ended.
+                continue  # The process has ended.
             found = [group for group in _groups(lines) if group[1] in mounts]
             for number, controller, path in found:
                 folders.setdefault(number, {})[controller] = mounts[controller] / path
@@ -132,7 +132,7 @@ def _value(folder: Path | None, name: str, key: str | None = None) -> int | None
     try:
         text = (folder / name).read_text()
     except OSError:
-        return None  # No such controller, or the group has ended.
+        return None  # The group does not have this controller, or has ended.
     if key is None:
         return int(text)
     return next((int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [key]), None)

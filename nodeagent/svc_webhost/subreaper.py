@@ -41,9 +41,9 @@ def main() -> None:
 
 def _become(line: int, command: list[str]) -> None:
     os.close(line)
-    # A group of its own: SIGTERM goes to all of it, and not to this process.
+    # The program gets a process group of its own, so that SIGTERM reaches all of its processes, but not this one.
     os.setpgid(0, 0)
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and a program would inherit that.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and the program would inherit that.
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)  # noqa: S606 - an argument list, and no shell is what is wanted
@@ -66,7 +66,7 @@ def _attend(line: int, program: int) -> int | None:
             return None
         try:
             os.killpg(program, signal.SIGTERM)
-        except ProcessLookupError:  # It has not made its group yet.
+        except ProcessLookupError:  # The program has not created its group yet.
             os.kill(program, signal.SIGTERM)
 
 
@@ -91,8 +91,8 @@ def _children() -> list[int]:
             try:
                 stat = (entry / "stat").read_bytes()
             except OSError:
-                continue  # It has ended meanwhile.
-            # After the name, which may hold anything: state, parent.
+                continue  # The process has ended meanwhile.
+            # The state and the parent's id follow after the name, which may contain any character.
             if int(stat[stat.rindex(b")") + 2 :].split()[1]) == own:
                 found.append(int(entry.name))
     return found

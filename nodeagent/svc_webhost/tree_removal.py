@@ -23,7 +23,8 @@ def remove_tree(path: Path | str, *, ignore_errors: bool = False) -> None:
     """Remove what is at `path`: a folder, a file or a link; a missing path is fine. `ignore_errors`: what cannot be
     removed stays. Raises OSError otherwise. Blocks."""
     path = Path(path)
-    # The parent is the panel's own folder, and may be reached by a link. What the customer controls starts at the name.
+    # Links are followed in the path of the parent, because that is the panel's own folder. The customer controls only
+    # the name and what is below it.
     with suppress(OSError) if ignore_errors else nullcontext():
         try:
             opened = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -43,8 +44,8 @@ def _remove(parent: int, name: str, *, ignore_errors: bool) -> None:
             os.unlink(name, dir_fd=parent)
         return
     with held(folder):
-        # Entry by entry, so that deep folders are moved up into this folder and not next to it: if the core is killed
-        # meanwhile, the next removal finds them.
+        # Removed entry by entry, so that deep folders are moved up into this folder and not next to it: if the core is
+        # killed meanwhile, the next removal finds them.
         for each in os.listdir(folder):
             with suppress(OSError) if ignore_errors else nullcontext():
                 remove(folder, os.fsencode(each))

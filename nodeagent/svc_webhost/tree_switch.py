@@ -115,7 +115,7 @@ def hand_in(home: Path, uid: int, restored: Path, temporary: str, name: str) -> 
 def _forth(move: _Move, source: int, target: int, old: int) -> None:
     name = _raw(move)
     if move.new is None:
-        with suppress(FileNotFoundError):  # The site has removed it.
+        with suppress(FileNotFoundError):  # The site has removed the entry.
             kernel.rename(target, name, old, name, replace=False)
     elif move.old is None:
         kernel.rename(source, name, target, name, replace=False)

@@ -65,7 +65,7 @@ class NftBound:
         self._made = False
 
     async def hold(self) -> None:
-        # The first call creates it anew: an earlier core may have had other ports.
+        # The first call always creates the table anew, because an earlier core may have had other ports.
         if self._made and (await self._nft("list", "table", "inet", TABLE)).returncode == 0:
             return
         ran = await self._nft("-f", "-", given=ruleset(self._ports))

@@ -82,7 +82,8 @@ class SystemVitals:
 
     def synchronised(self) -> bool:
         libc = ctypes.CDLL(None, use_errno=True)
-        state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))  # All zeros: it changes nothing.
+        # With all fields zero, the call changes nothing.
+        state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
         if state < 0:
             raise OSError(ctypes.get_errno(), "the kernel does not say how its clock is kept")
         return state != _TIME_ERROR
@@ -94,7 +95,7 @@ class SystemVitals:
         found: Counter[str] = Counter()
         for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
             if not table.exists():
-                continue  # A kernel without IPv6.
+                continue  # The kernel has no IPv6.
             for line in table.read_text().splitlines()[1:]:
                 _, local, remote, state, *_ = line.split()
                 if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) in ports:

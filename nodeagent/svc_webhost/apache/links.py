@@ -24,8 +24,8 @@ class Link(NamedTuple):
 def reachable(links: Iterable[tuple[str, str]]) -> list[Link]:
     """The links that visitors can follow, also through other links. Each is given with the folder that it leads to."""
     all_ = [Link(PurePosixPath(path), PurePosixPath(leads)) for path, leads in links]
-    # Sorted by containing folder, so that links of one folder are adjacent; `after` skips those already taken. So each
-    # link is looked at once, however long the chains of links are.
+    # Sorted by the folder that contains each link, so that links of the same folder are next to each other; `after`
+    # skips links that were handled already. So each link is looked at once, however long the chains of links are.
     order = sorted(range(len(all_)), key=lambda number: _key(all_[number].path))
     keys = [_key(all_[number].path) for number in order]
     after = list(range(len(order) + 1))

@@ -68,8 +68,8 @@ def build_environment(home: Path, folder: Path) -> dict[str, str]:
     npm = {"cache": str(home / "tmp" / "npm"), "logs_max": "0", "progress": "false"}
     npm |= dict.fromkeys(("audit", "fund", "update_notifier"), "false")
     uv = {"cache_dir": str(home / "tmp" / "uv"), "project_environment": str(folder / "venv"), "no_progress": "1"}
-    # Trust the server's authorities, as pip and npm do; and copy files out of the cache, so that the application's own
-    # survive it.
+    # uv trusts the server's certificate authorities, as pip and npm do. It copies files out of its cache instead of
+    # linking them, so that the application does not lose them with the cache.
     uv |= {"python_downloads": "never", "link_mode": "copy", "system_certs": "1"}
     given = {f"npm_config_{name}": value for name, value in npm.items()}
     return given | {f"UV_{name.upper()}": value for name, value in uv.items()}

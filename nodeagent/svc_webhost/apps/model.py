@@ -80,7 +80,7 @@ def service_of(app: App, folders: HostFolders) -> Service:
         limits=app.limits,
         log=LOG,
         folder=home / app.folder,
-        # Sites may not see the folder that it lies in.
+        # These are shown explicitly, because sites cannot see the folder in which they lie.
         shown=(server, variables),
         stop_seconds=STOP_SECONDS,
     )

@@ -95,7 +95,8 @@ class AppReleases:
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
         self._folders = folders
         self._launcher = launcher
-        # A stop removes the variables of a release, which a concurrent start may just have written.
+        # Starts and stops of the same release run one at a time: a stop removes the release's variables, which a
+        # concurrent start may just have written.
         self._one_at_a_time: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
 
     async def start(self, app: App, variables: Mapping[str, str]) -> None:
@@ -196,7 +197,8 @@ class AppReleases:
                 try:
                     status = await self._launcher.status(app.name)
                 except LauncherError as error:
-                    # Caught here: outside of the nursery it would be an exception group, which callers do not catch.
+                    # Caught here, because outside the nursery it would be an exception group, which callers do not
+                    # catch.
                     problem = str(error)
                     nursery.cancel_scope.cancel()
                     return
@@ -231,7 +233,7 @@ async def _status_of(socket: Path, app: App) -> int:
             if match := re.match(rb"HTTP/1\.[01] ([1-5][0-9]{2})\b", bytes(received)):
                 return int(match[1])
         except (OSError, trio.BrokenResourceError):
-            # It has ended, and its connections with it; the socket stays for its restart.
+            # The application has ended, and its connections with it. The socket stays for the application's restart.
             pass
         await trio.sleep(_LOOK_AGAIN)
 
@@ -258,6 +260,6 @@ def _said(log: Path, before: int) -> str:
     except FileNotFoundError:
         return ""
     said = [line.strip() for line in lines if line.strip()]
-    # The exception says more than what a server logs about its own end.
+    # If there are exceptions, only their lines are returned: they say more than the server's log lines about its end.
     raised = [line for line in said if _RAISED.match(line)]
     return " / ".join((raised or said)[-_LINES:])[:600]

@@ -94,7 +94,8 @@ class Repository:
         """Run in this order, they leave the files of the commit in `folder`, which must exist and be empty. The last
         one prints the commit's name."""
         git = (_GIT, "-C", str(folder))
-        # For SSH this URL serves git's messages alone: the other end of the descriptor knows the real host.
+        # With SSH, the host in this URL is used only in git's messages: the process at the other end of the descriptor
+        # knows the real host.
         url = self.url if self.by_ssh is None else f"ssh://{self.by_ssh.host}/repository"
         return (
             (*git, "init", "--quiet", "--template="),
@@ -138,7 +139,7 @@ class Repository:
 
 
 def _by_ssh(speaks_to: int) -> dict[str, str]:
-    # git runs it in a shell; it contains no input of anybody.
+    # git runs this command in a shell. The command contains no input of any user.
     relay = shlex.join([_PYTHON, "-I", "-S", str(_RELAY), str(speaks_to)])
     return {"protocol.ssh.allow": "always", "core.sshCommand": relay, "ssh.variant": "simple"}
 

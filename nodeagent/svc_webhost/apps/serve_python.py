@@ -25,21 +25,21 @@ def main(interface: str, entry: str) -> None:
     with open(os.environ.pop("SVC_APP_VARIABLES")) as file:
         os.environ.update(json.load(file))
     folder = os.getcwd()
-    # Before the system's, so that the application has the versions that it requires.
+    # The application's packages come before the system's, so that it gets the versions that it requires.
     before = list(sys.path[1:])
     sys.path[:] = [folder]
     for packages in glob.glob(os.path.join(folder, "venv", "lib", "python3*", "site-packages")):
         site.addsitedir(packages)
     sys.path.extend(path for path in before if path not in sys.path)
-    # Only the web server can connect, and it names the visitor's address.
+    # Trusted from every address, because only the web server can connect, and it sets the visitor's address.
     os.environ["FORWARDED_ALLOW_IPS"] = "*"
     if interface == "asgi":
         import_module("uvicorn").run(entry, fd=SOCKET, proxy_headers=True, forwarded_allow_ips="*", access_log=False)
     else:
-        # As if from systemd: then gunicorn leaves the socket in place when it ends.
+        # As if systemd had passed the socket: gunicorn then does not remove the socket when it ends.
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-        # One process: a second one might load the code only after the first has answered its probe, and find other
-        # files.
+        # One worker process: a second one might load the code only after the first has answered the probe, when the
+        # files may be different ones.
         options = ["--workers=1", "--threads=16", "--timeout=300", "--graceful-timeout=25", "--worker-tmp-dir=/dev/shm"]
         sys.argv = ["gunicorn", *options, entry]
         import_module("gunicorn.app.wsgiapp").run()

@@ -88,7 +88,8 @@ def _sites(
         names = {
             alias
             for each in aliases
-            # An addon domain's subdomain of the main domain is internal to cPanel, and not an address of its own.
+            # cPanel gives each addon domain a subdomain of the main domain. This subdomain is internal, and not an
+            # address of its own.
             if (alias := domain_of(each)) not in (None, own)
             and not str(each).startswith("*")
             and not (described != name and (alias == described or str(alias).endswith(f".{described}")))

@@ -59,7 +59,7 @@ def read(survey: Survey) -> Account | None:
         domain, name = domain_of(told["domain"]), told["database"]
         root, *others = [str(folder).strip("/") for folder in told["folders"]]
     except (ValueError, KeyError, TypeError):
-        return None  # A file of that name in another kind of archive.
+        return None  # The archive is of another kind, and only has a file of this name.
     account = Account(Format.SSH)
     if domain is None or not survey.there(root):
         account.leave(Kind.SITE, str(told["domain"]), f"the folder /{root} of the other host has no files")

@@ -178,7 +178,7 @@ def account_of(data: Mapping[str, Any]) -> Account:
             for zone in data["zones"]
         ],
         certificates=[FoundCertificate(**each) for each in data["certificates"]],
-        # Accounts read by an earlier release do not have them.
+        # Accounts that an earlier release has read do not have this member.
         passwords=[
             FoundPasswords(**{**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
             for each in data.get("passwords", ())

@@ -125,7 +125,7 @@ def _entries(homes: Sequence[FoundSite], named: str) -> tuple[str, ...]:
     """Entries of the archive for a path below these homes."""
     if not named.startswith("/"):
         return ()
-    # `..` is resolved as if no folder were a link.
+    # `..` is resolved as if no folder of the path were a link.
     path = posixpath.normpath(f"/{named.lstrip('/')}")
     rests = [(other, below((other.old_home or "").rstrip("/"), path)) for other in homes]
     found = (f"{other.home_in_archive}/{rest.lstrip('/')}".lstrip("/") for other, rest in rests if rest)

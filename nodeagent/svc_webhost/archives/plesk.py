@@ -25,7 +25,7 @@ from svc_webhost.archives.model import (
     domain_of,
 )
 
-# The pattern stops at the first match in a name instead of trying each later one, which would take quadratic time.
+# The pattern stops at the first match within a name. Trying every later one as well would take quadratic time.
 WANTED: Final = re.compile(r"(?:.*/)?(?:(?:(?!info_)[^/])*info_[^/]*\.xml|dump\.xml)")
 MARKED: Final = re.compile(r"(?:.*/)?(?:(?!sqldump)[^/])*sqldump[^/]*(?:/[^/]+)?")
 _MOST_ELEMENTS: Final = 200_000
@@ -104,7 +104,7 @@ def _site(
         if archive is not None:
             root, home = (archive, archive) if kind == "docroot" else (f"{archive}/{documents}", archive)
             break
-    if root is None:  # A site below a subscription lies in the subscription's archive.
+    if root is None:  # A site of a subscription: its content is in the subscription's archive.
         for site in account.sites:
             if survey.there(f"{site.home_in_archive}/{documents}") and documents != "httpdocs":
                 root, home = f"{site.home_in_archive}/{documents}", site.home_in_archive

@@ -64,7 +64,7 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
     account.tasks += read_crontab(survey.text(f"{prefix}cron"))
     if any(path.startswith(f"{prefix}mail") for path in survey.marks):
         account.leave(Kind.MAIL, domain, "mailboxes are not imported: this server keeps no mail")
-    # A sub-server has its files in `domains/NAME/` of its parent's home.
+    # A sub-server's files are in `domains/NAME/` of its parent's home.
     own = f"{above}domains/{name}/" if survey.there(f"{above}domains/{name}") else above
     home = told.get("home", "")
     web = survey.text(f"{prefix}web")

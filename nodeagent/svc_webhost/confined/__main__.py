@@ -31,8 +31,9 @@ _NEEDED_LATER: Final = ("utf-8", "cp437", "ascii", "latin-1")
 def main() -> None:
     for name in _NEEDED_LATER:
         codecs.lookup(name)
-    gc.freeze()  # Loaded objects stay: no helper's garbage collection visits them, and their memory pages stay shared.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ended helpers leave no zombies behind.
+    # Objects that are loaded now stay: no helper's garbage collection visits them, so their memory pages stay shared.
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Helpers that end become no zombies.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with socket.socket(fileno=0) as orders:

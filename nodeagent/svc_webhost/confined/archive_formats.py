@@ -225,7 +225,7 @@ def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
         size = next_one.size if next_one.size is not None else info.size
         next_one = _Further()
         yield from _tar_member(stream, info, name, target, size, budget)
-    while rest := stream.read(BLOCK):  # Read to the end, so that the stream's own checksum is verified.
+    while rest := stream.read(BLOCK):  # Read to the end, so that the stream's own checksum is checked.
         budget.spend(len(rest))
 
 
@@ -246,7 +246,7 @@ def _tar_member(
         case tarfile.LNKTYPE:
             yield Member(name, Kind.HARD_LINK, mode, modified, target=target)
         case tarfile.REGTYPE | tarfile.AREGTYPE | tarfile.CONTTYPE:
-            if name.endswith(b"/"):  # How folders were marked before there was a type for them.
+            if name.endswith(b"/"):  # Old archives mark folders in this way, because there was no type for them.
                 yield Member(name, Kind.FOLDER, mode, modified)
                 return
             yield Member(name, Kind.FILE, mode, modified, _tar_content(stream, size, budget))

@@ -63,7 +63,7 @@ def _pack_zip(tree: Tree, paths: list[str], archive: BinaryIO) -> None:
             info = zipfile.ZipInfo(
                 _zip_name(name) + ("/" if folder else ""), min(max(modified, _EARLIEST_ZIP), _LATEST_ZIP)
             )
-            info.create_system = 3  # Unix: the upper half of external_attr is the mode.
+            info.create_system = 3  # 3 is Unix: then the upper half of external_attr is the mode.
             info.external_attr = (found.st_mode & 0o170777) << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             info.file_size = found.st_size

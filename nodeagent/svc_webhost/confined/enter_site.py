@@ -74,7 +74,8 @@ def main(arguments: list[str]) -> int:
         if wanted["log"] is not None:
             _say_into(wanted["log"], wanted["uid"])
         with open("/proc/self/oom_score_adj", "w") as file:
-            # A command that runs to its end is killed with its parent; a service has no such parent.
+            # A command that runs to its end is killed together with its parent, so it has another OOM score. A service
+            # has no such parent.
             file.write(_OOM_SCORE_OF_COMMANDS if wanted.get("ends_with_parent", False) else _OOM_SCORE)
         _see(wanted)
         _become(wanted)
@@ -98,17 +99,17 @@ def _say_into(pipe: str, uid: int) -> None:
 def _see(wanted: dict[str, Any]) -> None:
     """`home` is the account's, below `data`; of `data` only `shown` stays visible besides, read-only."""
     _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC))
-    # Later mounts on the server appear here, and mounts from here do not appear there.
+    # Mounts that are added on the server later appear here, but mounts made here do not appear on the server.
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
     kept = [wanted["home"], *wanted["shown"]]
-    # Opened before it is covered. A link is refused: neither a home nor a path in `shown` is one.
+    # Opened before other mounts cover it. Links are refused: neither a home nor a path in `shown` is a link.
     opened = [os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) for path in kept]
     folders = [os.path.isdir(path) for path in kept]
     for path in (*_EMPTIED, *_OWN, wanted["data"]):
         if path in _OWN:
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,{_OWN_SIZE}")
         elif path == wanted["data"] or os.path.isdir(path):
-            # Its parent may be empty by now.
+            # The path may have to be created again, because a mount over its parent has emptied that.
             os.makedirs(path, exist_ok=True)
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=64k")
     for path, descriptor, is_folder in zip(kept, opened, folders, strict=True):
@@ -125,7 +126,7 @@ def _place(path: str, *, is_folder: bool) -> None:
     """Create a mount point."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
-        # An existing file is not opened: a running program cannot be opened for writing.
+        # An existing file is left as it is: it may be a running program, which cannot be opened for writing.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -136,7 +137,8 @@ def _become(wanted: dict[str, Any]) -> None:
         raise PermissionError("no program of a site runs as root")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if wanted["processes"] is not None:
-        # Per account: it also limits several programs of the site together, each in a group of its own.
+        # RLIMIT_NPROC counts all processes of the account. So it also limits several programs of the site together,
+        # although each is in a group of its own.
         resource.setrlimit(resource.RLIMIT_NPROC, (wanted["processes"], wanted["processes"]))
     os.setgroups([])
     os.setresgid(gid, gid, gid)
@@ -144,10 +146,10 @@ def _become(wanted: dict[str, Any]) -> None:
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     seccomp.refuse()
     if wanted.get("ends_with_parent", False):
-        # Again: the kernel clears it when the account changes.
+        # Set again, because the kernel clears it when the account changes.
         _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     os.chdir(wanted["folder"])
-    # Restore signals that Python ignores, as in a new process.
+    # Restore the signals that Python ignores, as a new process expects.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 

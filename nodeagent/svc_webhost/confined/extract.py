@@ -205,7 +205,8 @@ def place_imported(tree: Tree, request: PlaceImported) -> dict[str, Any]:
         try:
             kernel.rename(staged, _PUBLIC, root, _PUBLIC, replace=False)
         except FileExistsError:
-            # rename(2) to another parent changes "..", which needs a writable folder.
+            # Moving a folder to another parent with rename(2) changes its "..", which is possible only in a writable
+            # folder.
             make_writable(root, _PUBLIC)
             kernel.exchange(staged, _PUBLIC, root, _PUBLIC)
         os.fsync(root)

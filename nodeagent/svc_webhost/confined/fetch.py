@@ -90,7 +90,7 @@ def fetch(order: dict[str, Any]) -> None:
             coming.entry(question["entry"], coming.answer(question["command"]))
         asked = order["passwords"]
         for path in named_passwords(coming.answer(asked["named"]).decode(errors="replace"), asked["folders"]):
-            # A missing or unreadable file is reported in the plan.
+            # If the file is missing or unreadable, this is reported in the plan.
             if content := coming.answer(shlex.join([*asked["read"], path])):
                 coming.entry(path.lstrip("/"), content)
         if order["dump"] is not None:

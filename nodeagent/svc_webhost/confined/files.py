@@ -96,7 +96,8 @@ def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]
     own_uid = os.geteuid()
     with held(tree.open_folder(request.path)) as folder, translate_errors(request.path):
         with os.scandir(folder) as found:
-            # By the first two alone: a name that is created anew meanwhile may come twice.
+            # Sorted by the kind and the name only, because items cannot be compared: a name that is created anew during
+            # the scan may come twice.
             ordered = sorted(
                 (
                     (not item.is_dir(follow_symlinks=False), item.name, item)
@@ -110,7 +111,7 @@ def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]
             try:
                 found_now = item.stat(follow_symlinks=False)
                 target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found_now.st_mode) else None
-            except FileNotFoundError:  # It has just been removed.
+            except FileNotFoundError:  # The file was removed since it was listed.
                 continue
             page.append(_entry_text(name, found_now, target, own_uid))
     return {"total": len(ordered)}, f"[{','.join(page)}]".encode()
@@ -210,7 +211,8 @@ def make_folder(tree: Tree, request: MakeFolder) -> dict[str, Any]:
     if request.parents:
         for length in range(1, len(names)):
             above = os.fsdecode(b"/".join(names[:length]))
-            with suppress(FileError):  # The last call reports an obstacle, as its parent is then missing.
+            # An error is ignored here: the last call reports it, because its parent is then missing.
+            with suppress(FileError):
                 _make_folder(tree, above)
     return _make_folder(tree, request.path)
 
@@ -334,7 +336,7 @@ def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
     name, names = os.fsencode(request.name), parts(request.path)
     if len(names) > 1:
         above = os.fsdecode(b"/".join(names[:-1]))
-        with suppress(FileError):  # The code below reports an obstacle.
+        with suppress(FileError):  # An error is ignored here: the code below reports it.
             make_folder(tree, MakeFolder(above, parents=True))
     folder, placed_as = tree.open_parent(request.path)
     with held(folder), tree.temporary() as temporary, translate_errors(request.path):

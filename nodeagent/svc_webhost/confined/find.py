@@ -43,7 +43,8 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> SearchR
             folders[:] = sorted(each for each in folders if os.fsencode(each) != TEMPORARY)
             seen += len(folders) + len(files)
             if folder.count("/") >= MAX_DEPTH:
-                # fwalk recurses, and holds a descriptor for each level.
+                # fwalk recurses and holds a descriptor for each level, so deeper folders are skipped, and the result is
+                # not complete.
                 complete = complete and not folders
                 folders.clear()
             if seen > _MOST_SEEN or len(texts) >= _MOST_FOUND or size > _MOST_BYTES:
@@ -70,7 +71,8 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> SearchR
                 texts.append((path, text[:most_bytes].decode(errors="replace")))
     leading = [(link, places[identity]) for link, identity in links.items() if identity in places]
     few_links = sum(len(link) + len(place) for link, place in leading) <= _MOST_TOLD
-    # Files in a linked folder cannot be assigned to the folder with the link.
+    # With links, the list of folders is not returned: files that are found in a linked folder cannot be assigned to the
+    # folder that contains the link.
     known = complete and not links and told_of <= _MOST_TOLD
     return SearchResult(texts, complete and few_links, folders_with if known else None, leading if few_links else [])
 

@@ -92,7 +92,8 @@ class _Told:
     def _line(self, judged: DirectiveVerdict) -> dict[str, Any]:
         opinion = judged.opinion
         left = max(0, _MOST_WISHES - self._wishes)
-        # Some of the wishes of a line alone would not make it what it was meant to be.
+        # The wishes of a line are reported all or none: with only some of them, the settings would do something other
+        # than the line.
         wishes = opinion.wishes if len(opinion.wishes) <= left else ()
         self._wishes += len(wishes)
         return {

@@ -10,7 +10,8 @@ from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
-# These numbers are the same on every architecture: the calls are newer than the shared table of numbers.
+# These system calls have the same numbers on every architecture, because they are newer than the kernel's common table
+# of numbers.
 _SYS_OPENAT2: Final = 437
 _SYS_LANDLOCK_CREATE_RULESET: Final = 444
 _SYS_LANDLOCK_ADD_RULE: Final = 445
@@ -123,7 +124,7 @@ def _landlock(allowed: Sequence[tuple[int, int]], abi: int) -> None:
     if abi >= 3:
         handled |= _TRUNCATE
     if abi >= 5:
-        handled |= 1 << 15  # ioctl of devices
+        handled |= 1 << 15  # The right for ioctl on devices.
     rules = _Ruleset(handled, 0b11 if abi >= 4 else 0, 0b11 if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = _checked(_libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0))

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from svc_webhost.confined import kernel
 
-# A folder that every server has, to mount the home over: nothing is created on the disk for it.
+# The home in memory is mounted over this folder, which every server has, so nothing has to be created on the disk.
 HOME: Final = "/root"
 _REFUSED: Final = 3
 """Exit status of a process whose last line says why it ended."""
@@ -31,7 +31,8 @@ _NAME: Final = "svc-import"
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS: Final = 0x0002_0000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 12, 1 << 14, 1 << 18
-# By words of OpenSSH's messages, in lower case: all of these end with the same exit status.
+# Meanings of words in OpenSSH's messages, in lower case. The exit status does not help, because it is the same in all
+# these cases.
 _MEANINGS: Final = {
     "host key verification failed": "presents another host key than the confirmed one",
     "permission denied (": "does not let the account in with what was given",
@@ -49,7 +50,8 @@ class FetchError(Exception):
 def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
     """Do the work as that account. Returns the exit status of this process, whose last line says what failed."""
     try:
-        # In this order: mounts need root, the credentials are written by the account that may read them.
+        # In this order, because mounts need root, and the credentials must be written by the account that may read
+        # them.
         _see(order)
         _become(order["uid"], order["gid"], order.get("most", 0))
         if "user" in order:
@@ -68,9 +70,9 @@ def _see(order: Mapping[str, Any]) -> None:
     """Mount a home in memory, and an /etc/passwd with the account."""
     uid, gid = order["uid"], order["gid"]
     _checked(_libc.unshare(_CLONE_NEWNS))
-    # Private first: where mounts are shared, as under systemd, the others would appear on the whole server.
+    # Made private first: where mounts are shared, as under systemd, the mounts below would appear on the whole server.
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
-    # 4 MiB of the server's memory: for a key, a password, known_hosts, and the errors of ssh.
+    # At most 4 MiB of the server's memory, for a key, a password, known_hosts, and the errors of ssh.
     _mount("none", HOME, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size=4m,mode=0700,uid={uid},gid={gid}")
     accounts = f"{HOME}/passwd"
     _write(
@@ -83,12 +85,12 @@ def _become(uid: int, gid: int, most: int) -> None:
     """`most`: the largest file that it may write, in bytes. Raises FetchError."""
     if uid == 0 or gid == 0:
         raise FetchError("Nothing is fetched as root.")
-    # 8 MiB more, since the limit holds for every file, such as what ssh writes as errors.
+    # 8 MiB more than the largest file, because the limit also applies to files such as the one with ssh's errors.
     room = most + (8 << 20)
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: room, resource.RLIMIT_NOFILE: 256}
     for limit, value in {**limits, resource.RLIMIT_NPROC: 32}.items():
         resource.setrlimit(limit, (value, value))
-    # The uid last: without root the groups cannot be given up.
+    # The uid is changed last, because only root can give up the groups.
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -102,8 +104,9 @@ def _keep(order: Mapping[str, Any]) -> None:
     if order["private_key"] is not None:
         _write(f"{HOME}/key", order["private_key"].rstrip("\n") + "\n")
     if order["password"] is not None:
-        # ssh runs a program that prints the password. This one is a script of sed that prints its own second line: the
-        # password is in no argument and no environment. The kernel passes the rest of the first line as one argument.
+        # ssh gets the password from a program that prints it. The program is a sed script that prints its own second
+        # line, so the password is in no argument and no environment variable. The kernel passes the rest of the first
+        # line as a single argument.
         _write(f"{HOME}/answer", f"#!/usr/bin/sed -ne2{{p;q}}\n{order['password']}\n", 0o700)
 
 
@@ -113,10 +116,10 @@ def environment() -> dict[str, str]:
 
 def ssh(order: Mapping[str, Any]) -> list[str]:
     """The command line of OpenSSH, without what to run there."""
-    # StrictHostKeyChecking with an alias: the confirmed key, whatever the name or address. UpdateHostKeys: the host may
-    # not add keys. Forwarding, agent and control sockets: the host gets no way back into this server. One prompt: to
-    # send the same wrong password twice more would only help to lock the account. A silent host is given up after 20 s
-    # before the connection stands, and after 4 * 15 s later on.
+    # StrictHostKeyChecking with an alias: the host's key must be the confirmed one, whatever the name or address.
+    # UpdateHostKeys: the host may not add keys. Forwarding, agent and control sockets: the host gets no access to this
+    # server. One prompt: sending the same wrong password again would only help to lock the account. If the host is
+    # silent, ssh gives up after 20 s during the connection's start, and after 4 * 15 s later on.
     options = {
         "BatchMode": "no" if order["password"] is not None else "yes",
         "StrictHostKeyChecking": "yes",
@@ -151,7 +154,8 @@ def why_failed(status: int, said: Sequence[str], what: str) -> str:
 
 
 def printable(text: str) -> str:
-    # The other host's words reach pages and terminals: without escape sequences and line ends, and in bounded length.
+    # The other host's text is shown in pages and terminals, so it is cut, and escape sequences and line ends are
+    # replaced.
     return "".join(character if character.isprintable() else "?" for character in text[:500])
 
 

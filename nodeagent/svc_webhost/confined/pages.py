@@ -59,7 +59,7 @@ def _shown(page: str) -> Iterator[tuple[int, int]]:
         yield begin, opens.start()
         begin = opens.start() + 1
         for kind in dict.fromkeys(((opens[1] or opens[2] or "").lower(), "")):
-            # If an end is missing here, it is missing for everything after, too.
+            # If the end is not found from here, it cannot be found from any later position, either.
             end = None if kind in without_end else _ENDS[kind].search(page, opens.end())
             if end is not None:
                 begin = end.end()

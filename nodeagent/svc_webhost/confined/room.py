@@ -38,12 +38,12 @@ def copy_content(source: int, target: int, room: Room) -> int:
     """Copy the content of a file into an empty one, preserving holes. Returns how many bytes were written; OSError as
     `Room.take`, and EFBIG if the size exceeds this process's limit."""
     written = at = 0
-    # First, so that a file that is too large is refused before anything is written.
+    # The size is set first, so that a file that is too large is refused before anything is written.
     os.ftruncate(target, os.fstat(source).st_size)
     while (begin := _next(source, at, os.SEEK_DATA)) is not None:
         hole = _next(source, begin, os.SEEK_HOLE)
         if hole is None:
-            return written  # It was truncated meanwhile.
+            return written  # The file was truncated meanwhile.
         at = hole
         os.lseek(target, begin, os.SEEK_SET)
         while begin < at:
@@ -51,7 +51,7 @@ def copy_content(source: int, target: int, room: Room) -> int:
             room.take(size)
             sent = os.sendfile(target, source, begin, size)
             if not sent:
-                return written  # It was truncated meanwhile.
+                return written  # The file was truncated meanwhile.
             begin += sent
             written += sent
     return written

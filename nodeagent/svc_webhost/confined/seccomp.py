@@ -54,13 +54,13 @@ _CALLS: Final = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # Namespaces of others.
+    # Entering namespaces of other processes.
     "setns": (308, 268),
-    # Keyrings: they outlive processes, and count for the account.
+    # Keyrings: they outlive processes, and are counted for the account.
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # Programs in the kernel, and ways to watch it.
+    # Programs that run in the kernel, and ways to observe it.
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -69,7 +69,7 @@ _CALLS: Final = {
     "io_uring_register": (427, 427),
     "lookup_dcookie": (212, 18),
     "syslog": (103, 116),
-    # The machine.
+    # Calls that concern the whole machine.
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "delete_module": (176, 106),
@@ -137,9 +137,10 @@ def program(machine: str) -> Block:
         _load(_ARCHITECTURE),
         *_unless(_JUMP_EQUAL, architecture, [_return(_KILL_PROCESS)]),
         _load(_NUMBER),
-        # The numbers of x32 are above all others.
+        # The numbers of the x32 ABI are higher than all others.
         *_when(_JUMP_ABOVE, _NEWEST, [_fails(errno.ENOSYS)]),
-        # Its flags are in memory, which another thread may change after a check; libraries fall back to clone.
+        # clone3 has its flags in memory, where another thread could change them after a check. It is refused as
+        # unknown, and libraries then use clone.
         *_equal(_CLONE3[column], [_fails(errno.ENOSYS)]),
         *_equal(_SOCKET[column], _socket()),
         *_equal(_SOCKETPAIR[column], [_argument(0), *_equal(_AF_UNIX, [_ALLOWED]), _fails(errno.EAFNOSUPPORT)]),

@@ -68,7 +68,7 @@ def serve(root: int, link: socket.socket, identity: Identity, *, without_landloc
         abi = confine(root, identity, without_landlock=without_landlock)
         tree = Tree(root)
         files.sweep(tree)
-    except Exception as error:  # noqa: BLE001 - told to the core, which has the log
+    except Exception as error:  # noqa: BLE001 - reported to the core, which writes the log
         link.sendall(encode({"number": 0, "failure": Failed.BROKEN, "message": str(error)}))
         return
     beside: SimpleQueue[_Work] = SimpleQueue()
@@ -111,12 +111,12 @@ def _work(tree: Tree, queue: SimpleQueue[_Work], link: socket.socket, sending: t
     while True:
         number, request, payload = queue.get()
         try:
-            # In this order: a request that waits for other changes is not parsing yet.
+            # In this order, so that a request that waits for other changes does not count as parsing yet.
             with _alone(tree, request), _parsing() if request.parses else nullcontext():
                 outcome: _Answer | FileError = _handle(tree, request, payload)
         except FileError as failure:
             outcome = failure
-        except Exception as error:  # noqa: BLE001 - a defect answers its own request, and no other
+        except Exception as error:  # noqa: BLE001 - a defect must affect only its own request
             outcome = FileError(Failed.BROKEN, f"The request could not be done: {type(error).__name__}: {error}.")
         _send(link, sending, number, outcome)
 
@@ -145,7 +145,7 @@ def _send(link: socket.socket, sending: threading.Lock, number: int, outcome: _A
     try:
         with sending:
             link.sendall(frame)
-    except OSError:  # The core has gone, and nobody is left to answer.
+    except OSError:  # The core has ended, so nobody waits for the answer.
         os._exit(0)
 
 

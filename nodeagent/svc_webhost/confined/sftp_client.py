@@ -88,7 +88,7 @@ class SftpClient:
                 names = _Reader(self._answer(self._ask(_READDIR, _text(handle)), _NAME))
                 for _ in range(names.number()):
                     name = names.text()
-                    names.text()  # Skip the long name, in the form of `ls -l`.
+                    names.text()  # Skip the long form of the name, which looks like a line of `ls -l`.
                     found += self._entry(folder, name, names)
                 if len(found) > _MOST_ENTRIES:
                     raise FetchError(f"{printable(os.fsdecode(folder))} has more than {_MOST_ENTRIES:,} entries.")
@@ -115,7 +115,7 @@ class SftpClient:
         for entry in files:
             ahead.append(_File(self, entry))
             if len(ahead) > _FILES_AHEAD // 2:
-                # Its open request was sent this many files ago.
+                # The request to open this file was sent as many files ago.
                 ahead[-_FILES_AHEAD // 2].begin()
             if len(ahead) == _FILES_AHEAD:
                 yield from ahead.popleft().content()

@@ -58,7 +58,7 @@ _LIMITS: Final = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_FSIZE: 0,
     resource.RLIMIT_NOFILE: 256,
-    # A whole statement is held in memory, and no server accepts one of more than a GiB.
+    # A whole statement is held in memory. No server accepts one of more than a GiB.
     resource.RLIMIT_DATA: 1 << 30,
 }
 _READABLE: Final = ("/usr", "/etc")
@@ -138,7 +138,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
         resource.setrlimit(limit, (most, most))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     counter = RowCounter() if order["rows"] and order["dialect"] == "mariadb" else None
-    # Output of the dump's own queries is dropped; the client's errors go to the job.
+    # The output of queries in the dump is dropped; the client's errors are reported to the job.
     with subprocess.Popen(
         order["command"], stdin=subprocess.PIPE, stdout=nowhere, preexec_fn=_ends_with_us, restore_signals=True
     ) as client:
@@ -152,7 +152,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
                         counter.feed(block)
             client.stdin.close()
         except BrokenPipeError:
-            pass  # It has stopped at an error, which it reports itself.
+            pass  # The client has stopped at an error, which it reports itself.
         except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
             client.kill()
             raise RefusedError(f"The file cannot be read to its end: {error}") from error

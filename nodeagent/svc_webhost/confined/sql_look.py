@@ -38,7 +38,7 @@ _WRITERS: Final = (
     (re.compile(rb"-- PostgreSQL database (?:cluster )?dump\s*$"), "postgresql"),
 )
 _BEGINS: Final = (
-    # Older ones (9.x, of MySQL 4.0) write nothing at their end.
+    # Older versions (9.x, of MySQL 4.0) write no last line, so they do not match.
     ("mysqldump", re.compile(rb"-- (?:MySQL|MariaDB) dump [1-9]\d+\.")),
     ("pg_dump", re.compile(rb"-- PostgreSQL database dump\s*$")),
     ("pg_dumpall", re.compile(rb"-- PostgreSQL database cluster dump\s*$")),
@@ -107,7 +107,8 @@ class SqlLook:
 
     def _note(self, line: bytes) -> None:
         if line.startswith(b"-- "):
-            if self.size < HEAD and not self._named:  # The first one counts: rows of data may look like another.
+            # Only the first such line counts, because rows of data may contain similar text.
+            if self.size < HEAD and not self._named:
                 self._note_writer(line)
             for writer, pattern in _BEGINS:
                 if writer in self._named and pattern.match(line):

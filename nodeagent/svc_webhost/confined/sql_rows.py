@@ -36,7 +36,7 @@ _INTO: Final = re.compile(
 )
 """No other words between: such a pattern would be searched for in all following statements."""
 _STRING: Final = rb"'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\""
-# Possessive: an incomplete row costs a single scan. A function in it may have arguments.
+# Possessive quantifiers: an incomplete row is scanned only once. Functions in a row may have arguments in brackets.
 _ROW: Final = re.compile(
     rb"\s*+,?\s*+\((?:[^'\"()]++|" + _STRING + rb"|\((?:[^'\"()]++|" + _STRING + rb")*+\))*+\)", re.DOTALL
 )
@@ -74,7 +74,7 @@ class RowCounter:
             pass
         rest = b"" if self._odd else self._text[self._at :]
         self._parts, self._size, self._text = [rest], len(rest), b""
-        # Incomplete data is parsed again when it has doubled, rather than for each line that comes.
+        # Incomplete data is parsed again only when its size has doubled, not for each line that arrives.
         self._wanted = max(_LEAST, 2 * len(rest))
 
     def _statement(self, last: bool) -> bool:
@@ -82,7 +82,8 @@ class RowCounter:
         found = _STATEMENT.search(self._text, self._at)
         if found is None:
             line = max(self._text.rfind(b"\n") + 1, self._at)
-            # A line longer than any head, and not a statement by now, never will be; \0 stands for its start.
+            # A line that is longer than any start of a statement, and is no statement yet, cannot become one. \0 is
+            # kept in place of its start.
             short = len(self._text) - line < _LONGEST_HEAD
             self._text, self._at = (self._text[line:] if short else b"\0"), 0
             return False

@@ -76,7 +76,8 @@ def confine(uid: int, gid: int, root: int | None = None) -> None:
         raise FileError(Failed.REFUSED, "An archive is never read as root.")
     Zstd.load()
     for name in ("utf-8", "cp437", "ascii", "latin-1"):
-        codecs.lookup(name)  # Encodings are modules, which cannot be loaded later.
+        # Encodings are Python modules, which can no longer be loaded after the process is confined.
+        codecs.lookup(name)
     for limit, most in _LIMITS.items():
         if root is None or limit is not resource.RLIMIT_FSIZE:
             resource.setrlimit(limit, (most, most))

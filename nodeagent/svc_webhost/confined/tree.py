@@ -21,7 +21,7 @@ from typing import Final
 from svc_webhost.confined import kernel
 from svc_webhost.confined.protocol import TEMPORARY, Failed, FileError
 
-# PATH_MAX and NAME_MAX of Linux: the kernel would refuse more, with a message that names no path.
+# Linux's PATH_MAX and NAME_MAX. Beyond these the kernel refuses a path, with a message that does not name it.
 MAX_PATH: Final = 4096
 MAX_NAME: Final = 255
 MAX_DEPTH: Final = 200
@@ -35,10 +35,10 @@ _FAILURES: Final = {
     errno.ENOTEMPTY: (Failed.EXISTS, "The folder {} is not empty."),
     errno.ENOTDIR: (Failed.CONFLICT, "A part of {} is no folder."),
     errno.EISDIR: (Failed.CONFLICT, "{} is a folder."),
-    # A socket, or a pipe without a reader that was opened for writing.
+    # ENXIO: the file is a socket, or a pipe without a reader that was opened for writing.
     errno.ENXIO: (Failed.CONFLICT, "{} is no file."),
     errno.ELOOP: (Failed.REFUSED, "{} is a link, or links lead around in a circle."),
-    # RESOLVE_BENEATH: "..", an absolute link, or a link to what lies above.
+    # EXDEV, because of RESOLVE_BENEATH: the path contains "..", an absolute link, or a link to a folder above.
     errno.EXDEV: (Failed.REFUSED, "{} leads out of the site's folder."),
     errno.EACCES: (Failed.REFUSED, "The site's account may not touch {}."),
     errno.EPERM: (Failed.REFUSED, "The site's account may not touch {}."),
@@ -77,8 +77,8 @@ def held(descriptor: int) -> Iterator[int]:
 
 def parts(path: str) -> list[bytes]:
     """The names in a path; none for the root. Raises `FileError`."""
-    # Not what keeps a path beneath the root, which openat2(2) does. It gives each path one form, as messages, the audit
-    # and the refusal of the temporary folder (`open_parent`) need it.
+    # This does not keep paths beneath the root; openat2(2) does. It gives each path a single form, which messages, the
+    # audit and the refusal of the temporary folder (`open_parent`) need.
     try:
         raw = os.fsencode(path)
     except UnicodeEncodeError:
@@ -124,8 +124,9 @@ class Tree:
 
     def open_file(self, path: str, flags: int = os.O_RDONLY) -> int:
         """A regular file of the site's own."""
-        # To open a pipe waits for its other end, which a customer never opens: with O_NONBLOCK it is open at once, and
-        # refused by what it is. The check comes after the open, on the descriptor: a name could be swapped in between.
+        # Opening a pipe would wait for its other end, which a customer may never open. With O_NONBLOCK the pipe is
+        # opened at once, and then refused because it is no regular file. The type is checked after the open, on the
+        # descriptor, because the name could be exchanged in between.
         descriptor = self.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             check_file(os.fstat(descriptor), path)
@@ -139,7 +140,8 @@ class Tree:
         """The temporary folder, created if it does not exist."""
         with translate_errors(""), suppress(FileExistsError):
             os.mkdir(TEMPORARY, 0o700, dir_fd=self.root)
-        # Without following: the customer may have put a link to another folder of the site in its place.
+        # Opened without following links: the customer may have replaced the folder by a link to another folder of the
+        # site.
         with translate_errors(os.fsdecode(TEMPORARY)):
             folder = kernel.open_beneath(self.root, TEMPORARY, os.O_RDONLY | os.O_DIRECTORY, follow=False)
         with held(folder):
@@ -190,7 +192,8 @@ def check_file(status: os.stat_result, path: str) -> None:
 
 def set_mode(folder: int, name: bytes, mode: int) -> None:
     """Set the mode of what `name` is, and never of the target of a link: Landlock does not restrict chmod(2)."""
-    # By way of /proc: fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2), which can spare links, is of Linux 6.6.
+    # Changed through /proc: fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2), which can avoid following links,
+    # exists only from Linux 6.6 on.
     with held(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as descriptor:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -206,8 +209,8 @@ def remove(folder: int, name: bytes) -> None:
 
 
 def _remove(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
-    # At each level, not around the whole: if a name vanishes meanwhile (another removal, the customer's program), only
-    # that name is done, and its siblings are still removed.
+    # Suppressed at each level and not around the whole removal: if a name vanishes meanwhile (because of another
+    # removal or a program of the customer), only this name is skipped, and its siblings are still removed.
     with suppress(FileNotFoundError):
         _remove_what_is_there(folder, name, top, left, depth)
 
@@ -217,11 +220,12 @@ def _remove_what_is_there(folder: int, name: bytes, top: int, left: list[bytes],
         os.unlink(name, dir_fd=folder)
         return
     except (IsADirectoryError, PermissionError):
-        # Linux answers EISDIR for a folder, POSIX has EPERM. EACCES of a file is a real refusal, and goes on up.
+        # For a folder, Linux returns EISDIR and POSIX EPERM. For a file, EACCES is a real refusal, so it is raised.
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise
     if depth == MAX_DEPTH:
-        # It counts from zero again beneath `top`. A random name, as the customer may have made any other one.
+        # The depth of the moved folder counts from zero again, beneath `top`. Its name is random, because the customer
+        # may have used any other name.
         moved = b"deep-" + secrets.token_hex(8).encode()
         os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
         left.append(moved)
@@ -236,8 +240,8 @@ def _own_folder(folder: int, name: bytes) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        # A folder of mode 0500 or 0000 is the site's all the same; without this nothing in it could be removed. Of
-        # others' folders the mode is left alone, and root needs no mode.
+        # The site's own folders may have mode 0500 or 0000; without this nothing in them could be removed. The mode of
+        # others' folders is not changed, and root needs no mode.
         if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and found.st_uid == os.geteuid():
             set_mode(folder, name, stat.S_IRWXU)
     except FileNotFoundError:

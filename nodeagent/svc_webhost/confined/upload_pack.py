@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
 def speak(git: socket.socket, order: dict[str, Any]) -> None:
     """Run until git or the other host has hung up. Raises FetchError."""
     command = shlex.join(["git-upload-pack", order["path"]])
-    # git's protocol 2 allows requests for any commit. Hosts that ignore the variable use the first protocol, which git
-    # understands as well.
+    # git's protocol version 2 allows requests for any commit. Hosts that ignore the variable use the first version,
+    # which git understands as well.
     with open(_SAID, "wb") as errors:
         status = subprocess.run(
             [*other_host.ssh(order), "-o", "SendEnv=GIT_PROTOCOL", command],

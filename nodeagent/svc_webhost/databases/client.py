@@ -76,6 +76,6 @@ class _Output:
 
 
 async def _write(stream: trio.abc.SendStream, text: bytes) -> None:
-    with suppress(trio.BrokenResourceError):  # The client has ended, and its errors say why.
+    with suppress(trio.BrokenResourceError):  # The client has ended; its errors say why.
         await stream.send_all(text)
     await stream.aclose()

@@ -31,8 +31,8 @@ class Connections:
 
 
 CONNECTIONS: Final[Mapping[EngineKind, Connections]] = {
-    # A waiting thread takes some 200 KB.
+    # In MariaDB a connection is a thread; while it waits it takes some 200 KB.
     EngineKind.MARIADB: Connections(site=30, customer=1000, server=2100),
-    # Each is a process, of some 5 MB.
+    # In PostgreSQL a connection is a process of some 5 MB.
     EngineKind.POSTGRESQL: Connections(site=20, customer=400, server=850),
 }

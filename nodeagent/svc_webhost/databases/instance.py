@@ -105,7 +105,7 @@ class Instance:
         os.chown(unfinished, account.pw_uid, account.pw_gid)
 
     def _finish(self, unfinished: Path) -> None:
-        # The rename must not reach the disk before the files do.
+        # The files must reach the disk before the rename does.
         os.sync()
         unfinished.rename(self.data)
         os.sync()

@@ -45,7 +45,8 @@ RESERVE_BYTES: Final = SESSION_BYTES + 64 * _MIB
 
 def share_of(machine: int) -> int:
     """Bytes for all sessions of one engine: a quarter of the machine, and at least 512 MiB."""
-    # A quarter: both engines together take half. At least two steps, so that one session (256 MiB) is not all of it.
+    # A quarter, so both engines together take half of the machine. At least two steps, so that one session, which may
+    # have 256 MiB, cannot take all of it.
     return max(2 * _STEP, machine // 4 // _STEP * _STEP)
 
 
@@ -87,8 +88,8 @@ def to_end(
     """Sessions to end: the largest ones of each site that is above `site_most`; then, while all together are above
     `most`, the largest one of the largest site. Idle sessions, which give little, and those of the panel are ended
     only when nothing else is left. An owner counts as a site by itself, and may have `OWNER_BYTES`."""
-    # The largest site gives first, and not the largest session: many small sessions of one site would drive out the one
-    # session of another.
+    # Sessions of the largest site are ended first, and not simply the largest session: otherwise many small sessions of
+    # one site could displace the only session of another.
     sites = defaultdict(list)
     for session in sorted(sessions, key=lambda each: each.bytes):
         sites[session.user if session.is_owner else session.site].append(session)
@@ -103,7 +104,8 @@ def to_end(
             ended.append(own.pop())
     for rank in range(_RANKS):
         while sum(taken(site) for site in sites) > most:
-            # Again after each one: when the largest site has given enough, another one is the largest.
+            # The largest site is determined again after each session: once it has given up enough, another site is the
+            # largest.
             found = [site for site, own in sites.items() if any(_rank(each) == rank for each in own)]
             if not found:
                 break
@@ -114,8 +116,8 @@ def to_end(
 
 
 def _rank(session: Session) -> int:
-    # The lower, the sooner it is ended. Small idle sessions share most of their memory: to end them frees next to
-    # nothing, and breaks the sites whose pools they are in.
+    # A session with a lower rank is ended earlier. Small idle sessions have a higher rank, because they share most of
+    # their memory: ending them frees next to nothing, and breaks the sites to whose connection pools they belong.
     if session.is_owner:
         return 2
     return int(session.idle and session.bytes < IDLE_BYTES)
@@ -127,8 +129,8 @@ def most_in_group(sessions: Collection[Session], pid: int) -> int:
     group = group_use(pid)
     if group is None:
         return SHARE_BYTES * 3 // 4
-    # The group counts each page once. The sum of the sessions counts shared pages for each process: at 2 GiB some 130
-    # idle connections were above the mark, and sessions were ended all the time.
+    # The control group counts each page once, but the sum over the sessions counts shared pages once for each process.
+    # With the sum alone, some 130 idle connections exceeded the limit of 2 GiB, and sessions were ended all the time.
     used, limit = group
     return sum(session.bytes for session in sessions) - max(0, used - (limit - RESERVE_BYTES))
 

@@ -56,7 +56,8 @@ class Owners:
                 try:
                     await self._unlock(name, account.password)
                 except BaseException:
-                    # It may have been opened: after a cancellation it is unknown how far the engine came.
+                    # Locked in any case: after a cancellation it is unknown whether the engine has unlocked the
+                    # account.
                     with trio.move_on_after(_LOCK_SECONDS, shield=True), suppress(DatabaseError):
                         await self._lock(name)
                     raise
@@ -70,14 +71,16 @@ class Owners:
         await self._leave(name, account)
 
     async def _leave(self, name: DatabaseName, account: _Account) -> None:
-        # Before anything is awaited: a holder that is never removed would keep the account open for ever.
+        # Counted down before anything is awaited: a holder that is never counted down would keep the account open for
+        # ever.
         account.holders -= 1
         if account.holders:
             return
-        # Shielded: the password of a cancelled import was in the environment of a process of the site.
+        # Shielded, so that the account is locked even after a cancellation: the password was in the environment of a
+        # process of the site.
         with trio.move_on_after(_LOCK_SECONDS, shield=True) as scope:
             async with account.one:
-                # A user who came meanwhile has the current password, and locks it later.
+                # If another holder came meanwhile, it uses the current password, and locks the account later.
                 if account.holders == 0:
                     await self._lock(name)
                     if not account.one.statistics().tasks_waiting:

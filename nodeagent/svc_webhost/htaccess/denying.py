@@ -43,11 +43,12 @@ _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
 def denied_by_section(directive: Directive, lines: Lines, situation: Situation) -> Opinion | None:
     """For a line that denies everybody what its section is about; None for another line, or if no pattern says it."""
     patterns = _of_section(directive, situation)
-    # A denied path has no exceptions: with one `Require all granted` in a section of the file, the site would lose what
-    # that section opens.
+    # A denied path has no exceptions. If a section of the file contains `Require all granted`, for example, the site
+    # would also deny what that section opens.
     if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines):
         return None
-    # Many products write a denial twice, once for Apache 2.2.
+    # Many products write each denial twice, once for Apache 2.2. A line for 2.2 counts only if the file also denies its
+    # patterns for current servers.
     if _is_skipped_today(directive) and tuple(patterns) not in _denied_on_all(lines, situation):
         return None
     return _wanted(patterns, situation)
@@ -59,14 +60,16 @@ def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
     base = "/".join(("", *situation.parts))
     patterns = [] if written is None else [_path_pattern(each, base) for each in written]
     known = [pattern for pattern in patterns if pattern is not None and is_denied_pattern(pattern)]
-    # All or nothing: with some of its patterns the line would count as translated, and the rest would be open.
+    # All patterns or none: with only some of them denied, the line would count as translated, and the other paths would
+    # be open.
     if not known or len(known) < len(patterns) or _is_of_a_page(known, base):
         return None
     return _wanted(known, situation)
 
 
 def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
-    # A bare name is denied in all folders, however they are reached. A pattern with a slash is an address.
+    # A pattern without a slash denies the name in all folders, however they are reached. A pattern with a slash denies
+    # an address, and a link gives the files another address.
     if situation.around is not None and any("/" in pattern for pattern in patterns):
         return past(situation.around)
     if set(patterns) <= situation.denied or situation.is_denied:
@@ -80,7 +83,7 @@ def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
     base = "/".join(("", *situation.parts))
     sections = [section for section in directive.sections if section.name in narrowing(directive)]
     if not sections:
-        # Not for the top: a site has denied paths, and nothing denies a whole site.
+        # The top folder is left out: a site can have denied paths, but no setting denies a whole site.
         return [base] if situation.parts and is_denied_pattern(base) else None
     names = _names(sections[0]) if len(sections) == 1 else None
     if names is None:
@@ -106,7 +109,7 @@ def _may_deny(pattern: str, base: str) -> bool:
 def _names(section: Section) -> list[str] | None:
     argument = section.argument.strip("\"'")
     if section.name == "files" and not argument.startswith("~"):
-        # `?` and `[` are wildcards of <Files> that patterns do not have. `*` at one end is in both.
+        # `?` and `[` are wildcards in <Files>, but not in patterns of the panel. `*` at one end is a wildcard in both.
         return None if re.search(r"[?\[]", argument) else [argument]
     if section.name not in ("files", "filesmatch"):
         return None
@@ -127,8 +130,8 @@ def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
     orders = {arguments for name, arguments in words if name == "order"}
     others = [word for word in words if word[0] in ("allow", "satisfy", "authtype", "authuserfile")]
     others += [word for word in words if word[0] == "deny" and word[1] != ("from", "all")]
-    # Both generations, 2.4 (Require) and 2.2 (Order, Deny), and neither opens anything. `Order allow,deny` alone denies
-    # too: it is the default where no Allow matches.
+    # True if the lines of both generations, 2.4 (Require) and 2.2 (Order, Deny), open nothing and at least one denies.
+    # `Order allow,deny` alone is a denial, too: deny is its default if no Allow matches.
     if others or not required <= {("all", "denied")} or not orders <= {("deny,allow",), ("allow,deny",)}:
         return False
     return bool(required) or denied or orders == {("allow,deny",)}
@@ -167,7 +170,8 @@ def _words(directive: Directive) -> tuple[str, tuple[str, ...]]:
 
 def _name_pattern(written: str) -> str | None:
     begins, ends, text = _anchored(written)
-    # Without an anchor it matches in the middle of a name, and a pattern has one star, at one end.
+    # Without an anchor the expression may match in the middle of a name. A pattern of the panel has only one star, at
+    # one end.
     if not text or "/" in text or not (begins or ends):
         return None
     return text if begins and ends else f"{text}*" if begins else f"*{text}"
@@ -200,7 +204,8 @@ def _written_out(expression: str) -> list[str] | None:
     if len(expression) > _LONGEST:
         return None
     tokens = list(_TOKEN.finditer(expression))
-    # finditer skips what no token matches, such as a class or a look-ahead: then the expression is not known.
+    # finditer skips text that no token matches, such as an unknown class or a look-ahead. If anything was skipped, the
+    # expression is not understood.
     if "".join(token[0] for token in tokens) != expression:
         return None
     try:
@@ -216,8 +221,8 @@ class _UnknownError(Exception):
 class _Expression:
     """Goes over the tokens once."""
 
-    # Letters are gathered in a list, and joined to the texts only where there is a choice: to lengthen 60 texts by each
-    # letter would copy all of them each time.
+    # Letters are collected in a list, and appended to the texts only where the expression branches: appending each
+    # letter to, say, 60 texts would copy all of them each time.
 
     def __init__(self, tokens: Sequence[re.Match[str]]) -> None:
         self._tokens = tokens
@@ -240,7 +245,7 @@ class _Expression:
                 found += _continued(texts, ["".join(letters)])
                 texts, letters = [""], []
             elif token[0] == "?":
-                # Behind nothing, or a second one, which makes a quantifier lazy.
+                # The quantifier follows nothing, or another quantifier, which it would make lazy.
                 raise _UnknownError
             else:
                 part = self._group(depth) if token[3] else _letters(token)
@@ -274,7 +279,7 @@ def _letters(token: re.Match[str]) -> list[str]:
 
 def _continued(texts: Sequence[str], part: Sequence[str]) -> list[str]:
     """Each text, continued by each of `part`. Raises `_UnknownError` if they are too many, or too long."""
-    # Before they are made: ten groups of ten alternatives would be 10**10 texts.
+    # Checked before the texts are built: ten groups of ten alternatives would be 10**10 texts.
     if len(texts) * len(part) > _MOST:
         raise _UnknownError
     found = [text + more for text in texts for more in part]

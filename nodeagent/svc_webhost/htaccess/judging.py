@@ -32,9 +32,9 @@ _SAFE_OPTIONS: Final = {
     *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec"),
     *("followsymlinks", "+followsymlinks", "symlinksifownermatch", "+symlinksifownermatch"),
 }
-# Apache then answers 403 for links that nginx follows. "None" includes that.
+# With these options Apache answers 403 for links that nginx follows. "None" turns off FollowSymLinks, too.
 _WITHOUT_LINKS: Final = {"none", "-followsymlinks", "-symlinksifownermatch"}
-# Headers for caches and connections. They change how often visitors ask, and not what they get.
+# Headers for caches and connections. They change how often visitors ask, but not what they get.
 _CACHING: Final = {
     "cache-control",
     "expires",
@@ -46,7 +46,7 @@ _CACHING: Final = {
     "connection",
     "keep-alive",
 }
-# Headers that nginx adds to the answers of every site (host/nginx).
+# Headers that nginx adds to the answers of every site anyway (host/nginx).
 _ADDED: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "sameorigin",
@@ -79,7 +79,8 @@ _HARMLESS: Final = {
     "rewritebase": "Its rules are judged one by one.",
     "rewriteoptions": "Its rules are judged one by one.",
 }
-# Both sets are what `host/nginx/wordpress.py` denies: an entry too many here would open a file that Apache denies.
+# Both sets contain what `host/nginx/wordpress.py` denies. An entry that is not denied there would open a file that
+# Apache denies.
 _DENIED_IN_WORDPRESS: Final = {
     *("wp-config.php", "wp-config-sample.php", "xmlrpc.php", "debug.log"),
     *("readme.html", "readme.txt", "license.txt", "license.html"),
@@ -108,7 +109,7 @@ class DirectiveVerdict:
 
 def judge(directives: Sequence[Directive], situation: Situation) -> list[DirectiveVerdict]:
     if situation.folder is None:
-        # Outside the document root. Only a link of the site can still lead visitors there.
+        # The folder is outside the document root. Only a link within the site can still lead visitors there.
         nothing = same("Visitors see nothing of this folder.")
         opinion = nothing if situation.around is None else past(situation.around)
         return [DirectiveVerdict(directive, opinion) for directive in directives]
@@ -121,7 +122,7 @@ def judge(directives: Sequence[Directive], situation: Situation) -> list[Directi
 
 
 def _opinion(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
-    # Before all else: Apache answers everything below such a file with an error, so a broken line denies, too.
+    # Checked first: Apache answers everything below such a file with an error, so a broken line denies as well.
     if directive.broken == TOO_DEEP:
         return blocks(f"It is not known what the line does: {TOO_DEEP}.")
     if directive.broken is not None:
@@ -140,7 +141,7 @@ def _accepted(name: str, arguments: list[str]) -> bool:
     """Whether Apache accepts the line. If not, it answers everything below with an error."""
     if name in _ON_OR_OFF:
         return arguments[:1] in (["on"], ["off"])
-    # Apache knows no comment behind a directive: "#" is an argument there.
+    # In Apache a comment cannot follow a directive on the same line: there "#" is an argument.
     if "#" in arguments:
         return False
     return len(arguments) >= (2 if name in _PAIRS else 1)
@@ -160,7 +161,8 @@ def _options(directive: Directive, _: Lines, __: Situation) -> Opinion:
 def _index(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     ours = INDEXES if situation.php else _INDEXES_OF_FILES
     wanted = directive.arguments
-    # A page by another name is never found here. A subset or another order may still come to the same page (below).
+    # nginx never looks for a page of another name. A shorter list, or another order, may still lead to the same page
+    # (see below).
     if not wanted or "#" in wanted or not set(wanted) <= set(ours):
         return blocks(f"nginx looks for {', '.join(ours)}, in this order.")
     if narrowing(directive):
@@ -169,8 +171,9 @@ def _index(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
         return same(f"nginx looks for {', '.join(ours)}, in this order.")
     if situation.indexes is None:
         return blocks(f"nginx looks for {', '.join(ours)}, in this order, and not all folders could be looked at.")
-    # Apache answers 403 for a folder whose only page it does not name, and nginx shows that page: so a shorter list may
-    # be a denial. The folders that exist decide; they are looked at again whenever the file is judged.
+    # If a folder's only page is not in the list, Apache answers 403, but nginx shows the page: so a shorter list may
+    # act as a denial. Whether it does depends on the existing folders; these are checked again whenever the file is
+    # judged.
     asked = tuple(dict.fromkeys(wanted))
     other = lines.once(("index", asked), lambda: _page_otherwise(asked, ours, lines, situation))
     if other is not None:
@@ -210,16 +213,17 @@ def _access_of(directive: Directive, lines: Lines, situation: Situation) -> Opin
     opened = [word for word in words if word in (("require", ("all", "granted")), ("allow", ("from", "all")))]
     rules = [word for word in words if word[0] in ("require", "allow", "deny", "satisfy", "authtype")]
     orders = {arguments for name, arguments in words if name == "order"}
-    # `Require all granted` opens nothing that `Order` closes: each of them may keep visitors out.
+    # `Require all granted` does not undo what `Order` closes: each of the two may keep visitors out.
     by_order = orders <= {("deny,allow",)} or (
         ("allow", ("from", "all")) in words and orders <= {("deny,allow",), ("allow,deny",), ("mutual-failure",)}
     )
-    # In a section for one method, or with one of several alternatives, the line opens less than it says.
+    # In a section for one method, or with several alternatives of which one is enough, the line opens less than it
+    # seems to.
     everybody = all(word in opened for word in rules) and (opened or orders) and by_order
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
     ):
-        # The file opens a folder that the site closes further up: visitors would lose what they have at Apache.
+        # The file opens a folder that the site's settings close: visitors would lose access that they have with Apache.
         if situation.is_denied or situation.logins is not None:
             return blocks("The site denies the folder, or asks for a password there.")
         return same("Everybody may see it.")
@@ -239,7 +243,7 @@ def _password(directive: Directive, lines: Lines, situation: Situation) -> Opini
 
 
 def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situation) -> Opinion:
-    # A protected path is an address, and a link gives the folder another one.
+    # A protected path is an address, and the link gives the folder another address.
     if situation.around is not None:
         return past(situation.around)
     path = situation.path
@@ -250,11 +254,12 @@ def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situati
             f"What it protects would be open here: {error}. Protect {path} by a password, if it is for all of it."
         )
     passwords = situation.passwords
-    # In an import only the path itself counts: a protected path above it may let others in. On a site that exists, its
-    # owner may have meant that.
+    # In an import only the path itself is considered: a protected path above it may let other users in. On a site that
+    # already exists, the owner may have intended the protection above.
     logins = situation.logins if passwords is None else situation.protected.get(path)
     if logins is not None:
-        # `Require user ada` lets nobody else in: a login of the site beyond these would get more than at Apache.
+        # `Require user ada` lets only ada in: if the site has logins beyond the named users, these would get more
+        # access than with Apache.
         if asked.users is None or logins <= asked.users:
             return translated("The site asks for a password there.")
         return blocks(f"The site lets in others there: take away {', '.join(sorted(logins - asked.users))}.")
@@ -274,11 +279,13 @@ def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situati
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
     """Whether nginx denies all files that the section around the line is about."""
-    # .well-known is one folder at the top that nginx serves (RFC 8615). A link would lead past the hidden name.
+    # nginx denies folders with a leading dot, except the top-level folder .well-known (RFC 8615). A link would give the
+    # folder an address without the hidden name.
     if situation.around is None and any(part.startswith(".") and part != ".well-known" for part in situation.parts):
         return True
     sections = [section for section in directive.sections if section.name in narrowing(directive)]
-    # Without a section it is about the whole folder; with several, about what all of them are about.
+    # Without a section the line is about the whole folder. With several, it is about the files to which all of them
+    # apply; this is not handled.
     if len(sections) != 1:
         return False
     [section] = sections
@@ -299,7 +306,7 @@ def _header(directive: Directive, _: Lines, __: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     if arguments[:1] == ["always"]:
         arguments = arguments[1:]
-    # The expression of an <If> is not known, so neither is who gets the header.
+    # The expression of an <If> is not evaluated, so it is unknown which answers get the header.
     if len(arguments) < 2 or _inside(directive, "if", "elseif", "else"):
         return blocks("nginx does not add, change or take away this header.")
     action, name, *value = arguments
@@ -327,7 +334,7 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
             return harmless("PHP runs files that end with .php. Those with the other endings are not shown to anybody.")
     if situation.parts[:2] == ("wp-content", "cache") and directive.name == "forcetype" and situation.wordpress:
         return harmless("WordPress shows what it keeps there.")
-    # A denial in disguise: without ExecCGI, Apache answers 403 for a file that is handed to cgi-script.
+    # A denial in disguise: without ExecCGI, Apache answers 403 for files with the handler cgi-script.
     if "cgi-script" in arguments[:1] and not endings <= _DENIED_IN_UPLOADS:
         return blocks("Where no programs may be run, Apache denies these files, and nginx would serve them.")
     return _no_php(situation) or blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
@@ -335,14 +342,14 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
 
 def _no_php(situation: Situation) -> Opinion | None:
     """In the uploads of WordPress nginx runs nothing, whatever the file says."""
-    # By the address: a link into the folder from elsewhere would run what was uploaded.
+    # nginx denies by the address, so a link into the folder from elsewhere would run uploaded files.
     if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads") and situation.around is None:
         return same("nginx runs nothing that was uploaded.")
     return None
 
 
 def _php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
-    # Not a setting but a denial: it keeps uploaded scripts from being run.
+    # This is not a setting but a denial: it prevents uploaded scripts from being run.
     if [argument.lower() for argument in directive.arguments] in (["engine", "off"], ["engine", "0"]):
         return _no_php(situation) or blocks("nginx runs what ends with .php, also here.")
     return php_setting(directive, lines, situation)
@@ -379,7 +386,7 @@ def _request_header(directive: Directive, *_: object) -> Opinion:
 
 def _body(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     size = " ".join(directive.arguments)
-    # 0 means no limit to Apache. It blocks, as nginx has one.
+    # For Apache 0 means no limit. Such a line blocks, because nginx has a limit.
     taken = re.fullmatch("[0-9]{1,10}", size) is not None and int(size) >= _LEAST_BODY
     if taken and situation.php and situation.at_top and not narrowing(directive):
         return harmless("nginx takes up to 512 MB, and PHP as much as its settings say.")

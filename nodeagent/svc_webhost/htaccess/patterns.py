@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# It leaves out what once passed for hidden names: a comment `(?#`, the quotes `\Q`, a class that starts with `]`.
+# Not matched are forms that were once mistaken for hidden names: a comment `(?#`, quotes with `\Q`, a class that starts
+# with `]`.
 _PLAIN: Final = re.compile(r"(?:\\[^A-Za-z0-9]|\\[bdsw]|\[\^?[A-Za-z0-9_.-]+\]|\((?![?*])|[A-Za-z0-9_.*+?{},$^|~)/-])*")
 _DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
 """How an expression starts that matches only names with a leading dot: `^\\.ht`, `^(\\.env)$`. A dot that `?`, `*` or
@@ -29,7 +30,7 @@ _HIDDEN: Final = re.compile(
 
 def only_dotfiles(expression: str) -> bool:
     """It matches only names with a leading dot."""
-    # Only with one alternative: `^\.ht|^secret` starts like a hidden name, too.
+    # Only if there is one alternative: `^\.ht|^secret` starts like an expression for hidden names, too.
     return _DOTFILES.match(expression) is not None and _alternatives(expression) == [expression]
 
 
@@ -43,7 +44,7 @@ def only_hidden(expression: str) -> bool:
 def only_hidden_from_top(expression: str) -> bool:
     """The same for whole paths, which start with a slash: `/\\.git`."""
     match = re.match(r"\^?/(?=\\\.)", expression)
-    # With one alternative: in a further one `/\.` could be that of /.well-known/.
+    # Only if there is one alternative: in a further one, `/\.` could be the start of /.well-known/.
     if match is None or _alternatives(expression.replace("(?:", "(")) != [expression.replace("(?:", "(")]:
         return False
     return only_hidden(f"(^|/){expression[match.end() :]}")

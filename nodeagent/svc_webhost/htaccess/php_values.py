@@ -24,7 +24,7 @@ _NO_MORE: Final = {
 _OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
 """`mod_php.c` is the name in PHP 8 as well."""
 SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
-# The panel sets post_max_size by itself, so much above upload_max_filesize (`host/php/pool.py`).
+# The panel sets post_max_size itself, this much above upload_max_filesize (`host/php/pool.py`).
 _FORM_MIB: Final = 8
 _ELSEWHERE: Final = "Make it a setting of the site's PHP, or put it into a file .user.ini."
 
@@ -39,7 +39,7 @@ def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opi
         return blocks(_ELSEWHERE)
     if _is_for_php_5(directive):
         return harmless("It is for a version of PHP that this server does not have.")
-    # Apache hands PHP the form while it arrives; nginx first takes all of it.
+    # With Apache, PHP reads a form while it arrives; nginx receives the whole form first.
     if name == "max_input_time":
         return harmless("How long PHP reads a form; nginx has read it whole before.")
     if _said_again(directive, lines):
@@ -61,8 +61,8 @@ def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opi
 
 def _wish(directive: str, name: str, value: str) -> PhpSet | None:
     if directive.endswith("_flag"):
-        # Apache's module of PHP takes every other word for off (sapi/apache2handler/apache_config.c), also the `true`
-        # and `yes` of a php.ini.
+        # Apache's module for PHP takes every other word for off (sapi/apache2handler/apache_config.c), even `true` and
+        # `yes`, which are valid in a php.ini.
         return PhpSet(name, value.lower() in ("on", "1")) if name == "display_errors" else None
     if name in _MIB:
         size = _mebibytes(value)
@@ -78,7 +78,7 @@ def _mebibytes(value: str) -> int | None:
     match = re.fullmatch(r"([0-9]{1,9})\s*([KMG]?)", value.upper())
     if match is None:
         return None
-    # Whole MiB, as the panel has them. What means no limit, 0 or -1, is no such value.
+    # Only whole MiB, because the panel's settings have this unit. 0 and -1 mean no limit, so they are not such values.
     size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
     return size >> 20 if size % (1 << 20) == 0 and size > 0 else None
 

@@ -19,7 +19,8 @@ STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
 _ERRORS: Final = {403, 404, 410}
 _LITERAL: Final = re.compile(r"\^(/?(?:[A-Za-z0-9_/~@,=.-]|\\[./~+-])*)\$")
 """An expression for one path. An unescaped dot counts as a dot, though it matches any character."""
-# Within <IfModule> of any other module, a line may never have counted at the old host.
+# Modules that every old host has. Within <IfModule> of another module, the line may never have had an effect on the old
+# host.
 _PRESENT: Final = {"mod_rewrite.c", "mod_alias.c"}
 
 
@@ -34,7 +35,7 @@ def redirect(directive: Directive, situation: Situation) -> Opinion:
     if len(arguments) != 2:
         return blocks("Add it to the site's redirects, if it is one.")
     path, target = arguments
-    # A path with a dot in its last name is a file, and nothing lies below it.
+    # If the path's last name contains a dot, the path is a file, and there are no paths below it.
     below = "." not in path.rpartition("/")[2]
     exact = not path.endswith("/")
     wanted = [Redirected(path, target, status, below=False)] if exact else []
@@ -78,7 +79,7 @@ def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation
     path, target, status = wanted[0].path, wanted[0].target, wanted[0].status
     also = " and what is below it" if any(each.below for each in wanted) else ""
     advice = f"Add a redirect of {path}{also} to {target}, with the status {status}."
-    # Redirect names a path of the site, and works only below the folder of its file.
+    # Redirect takes a path of the whole site, but has an effect only below the folder of its .htaccess file.
     inside = all(each.path.startswith("/".join(("", *situation.parts, ""))) for each in wanted)
     known = inside and not narrowing(directive) and set(modules(directive)) <= _PRESENT
     possible = known and all(map(_possible, wanted)) and path != "/"
@@ -86,7 +87,8 @@ def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation
 
 
 def _possible(wanted: Redirected) -> bool:
-    # Challenges of the certificate authority must be answered, and neither of the next two may come back to itself.
+    # Challenges of the certificate authority must be answered, so their paths are not redirected. These and the next
+    # redirects, whose target is the path itself or lies below it, would be a loop.
     if wanted.path.startswith(CHALLENGES) or wanted.target == wanted.path:
         return False
     if wanted.below and wanted.target.startswith(wanted.path):

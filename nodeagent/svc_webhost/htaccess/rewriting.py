@@ -31,9 +31,10 @@ from svc_webhost.htaccess.verdicts import (
     translated,
 )
 
-# With a base in front, which earlier rules of some frameworks compute.
+# index.php, maybe with a base in front of it that earlier rules of some frameworks compute.
 _FRONT: Final = re.compile(r"(?:\./|/|%\{ENV:(?:BASE|REWRITEBASE)\}/?)?index\.php")
-# Patterns that match every path. Those that need a character (`.`, `^(.+)$`) spare the top itself.
+# Patterns that match every path. Those that need at least one character (`.`, `^(.+)$`) do not match the top folder
+# itself.
 _EVERYTHING: Final = {
     *(".", "^", ".*", "^.*$", "^(.*)$", "(.*)", "^.*", "^(.+)$", "^", ".?", "(.+)", "^.+$", "^(.*)"),
 }
@@ -49,7 +50,7 @@ _SPARED_RULES: Final = 3
 _BY_HTTPS: Final = "to HTTPS (`force_https`)"
 _KEPT: Final = "It keeps visitors from something that nginx would serve."
 _DOTFILES: Final = "nginx serves none of these files."
-# As guides to hardening and security plugins write them. nginx denies at least as much (host/nginx/wordpress.py).
+# Patterns as in guides to hardening and in security plugins. nginx denies at least as much (host/nginx/wordpress.py).
 _KEPT_IN_WORDPRESS: Final = {
     *("^wp-admin/includes/", "^wp-includes/[^/]+\\.php$", "^wp-includes/js/tinymce/langs/.+\\.php"),
     *("^wp-includes/theme-compat/", "^xmlrpc\\.php$", "^wp-config\\.php$", "^wp-content/debug\\.log$"),
@@ -91,7 +92,7 @@ def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
             judged += 1
             spared = patterns[judged : judged + _SPARED_RULES]
             opinion = rules.judge(directive, [condition for _, condition in conditions], spared)
-            # Conditions share the verdict of their rule: none of them means anything by itself.
+            # Conditions get the verdict of their rule, because alone they have no meaning.
             found |= dict.fromkeys((*(place for place, _ in conditions), number), opinion)
             conditions = []
         elif directive.name == "redirectmatch":
@@ -124,7 +125,8 @@ class _Rules:
     def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
         """`later`: the patterns of the next `_SPARED_RULES` rules."""
         opinion = self._judged(directive, conditions, later)
-        # Unless RewriteEngine is on throughout, the rule may do nothing at Apache: its wish would be something new.
+        # Unless RewriteEngine is on for the whole file, the rule may have no effect with Apache, and its wish would add
+        # a new behaviour.
         if opinion.wishes and not (self._engine_on and self._all_known):
             opinion = blocks(opinion.reason)
         self._all_known = self._all_known and (opinion.verdict is not Verdict.BLOCKS or bool(opinion.wishes))
@@ -158,8 +160,9 @@ class _Rules:
         by_address = self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS
         if by_address and self._situation.around is None:
             return same(_DOTFILES)
-        # Behind a front controller the rule sees existing files only, and behind a rule that ends for files it never
-        # sees those. A denied path would hold for both. [NC]: patterns are case-sensitive.
+        # A denied path of the panel applies to all requests. But behind a front controller the rule sees only existing
+        # files, and behind a rule that ends processing for existing files it never sees those. A rule with [NC] ignores
+        # case, and patterns of the panel do not.
         if not (rule.asked or "nc" in rule.flags or self._fronted or self._files_are_done):
             return denied_by_rule(rule.pattern, self._situation) or blocks(_KEPT)
         return blocks(_KEPT)
@@ -169,7 +172,8 @@ class _Rules:
             if any(flag.startswith("e=http_authorization") for flag in rule.flags):
                 return same("PHP gets the header Authorization.")
             return harmless("It is for rules that are judged themselves.")
-        # Cached pages of a plugin, which Apache serves without PHP where they exist. WordPress shows the same page.
+        # Cached pages of a plugin: if such a page exists, Apache serves it without PHP. Here WordPress shows the same
+        # page.
         kept = re.match(r"/?wp-content/cache/[a-z_-]+/", rule.target) is not None and rule.flags <= _ENDS
         is_there = f"%{{DOCUMENT_ROOT}}/{rule.target.lstrip('/')}"
         if self._wordpress and kept and any(words[:2] == (is_there, "-f") for words in rule.asked):
@@ -177,8 +181,8 @@ class _Rules:
         return None
 
     def _spared(self, rule: _Rule, later: Sequence[str]) -> Opinion | None:
-        # [S=3] skips the next rules for paths outside wp-includes. It changes nothing only if each of them is about
-        # wp-includes itself; with fewer rules behind it, or others, it would spare paths from a denial.
+        # [S=3] skips the next three rules for paths outside wp-includes. It makes no difference only if all three rules
+        # are about wp-includes: if there are fewer rules, or others, it would exempt paths from a denial.
         if (rule.pattern, rule.target, rule.asked) != ("!^wp-includes/", "-", ()):
             return None
         if len(later) < _SPARED_RULES or not all(each.startswith("^wp-includes/") for each in later):
@@ -192,7 +196,8 @@ class _Rules:
             return same("nginx runs index.php where it is asked for.") if rule.flags <= _ENDS else None
         if rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}:
             tested = rule.about_files
-            # "-f OR -d": without OR it would ask for what is a file and a folder, which is nothing.
+            # Only "-f OR -d" is accepted: without OR the rule would be about paths that are both a file and a folder,
+            # so about none.
             if not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"} and _either(rule):
                 self._files_are_done = True
                 self._folders_are_left = self._folders_are_left or "-d" in tested
@@ -201,7 +206,8 @@ class _Rules:
             known = all(len(words) == 2 for words in rule.asked if words[0] in _FILES)
             known = known and all(map(_is_not_itself, rule.about_others))
             known = known and ("!-d" in rule.about_files or self._folders_are_left)
-            # Set even where the conditions are not known: denials behind it must not be taken for whole.
+            # Noted even if the conditions of this rule are not understood: denials after it no longer see all requests,
+            # so they must not be turned into denied paths.
             self._fronted = True
             if known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}):
                 return same("nginx asks index.php for what is no file.")
@@ -227,7 +233,8 @@ class _Rules:
         """A redirect to HTTPS, or to the primary name."""
         if rule.pattern not in _EVERYTHING or not rule.asked or not rule.flags <= {*_ENDS, "r", "ne", *_REDIRECTS}:
             return None
-        # In <IfModule> of another module it holds only on some servers: the old host may not have had it.
+        # Within <IfModule> of another module the rule applies only on some servers, and the old host may not have been
+        # one.
         if not set(modules(rule.directive)) <= {"mod_rewrite.c"}:
             return None
         place = re.fullmatch(r"(https?)://([^/]+?)(%\{REQUEST_URI\}|/\$1|/%\{REQUEST_URI\})", rule.target)
@@ -243,11 +250,12 @@ class _Rules:
                 wishes += [NameRedirected(name) for name in named]
             else:
                 return None
-        # Joined by AND, "HTTP and this name" redirects less than both settings. Several tests for HTTP are one.
+        # Joined by AND, "HTTP and this name" redirects fewer requests than the two settings would. Several tests for
+        # HTTP count as one.
         if len(rule.asked) > 1 and not _either(rule) and set(wishes) != {HttpsForced()}:
             return None
-        # A rule to HTTPS at a fixed host sends every other name there, too. The panel's setting keeps the name, so each
-        # name has to be redirected already, or by this rule.
+        # A rule that redirects to HTTPS at a fixed host also changes every other name to this host. The panel's setting
+        # keeps the name, so each name has to be redirected already, or by this rule.
         if HttpsForced() in wishes and host not in ("%{http_host}", "%{server_name}"):
             told = {wish.name for wish in wishes if isinstance(wish, NameRedirected)}
             if host != self._situation.domain or not all(
@@ -258,7 +266,8 @@ class _Rules:
         if not missing:
             return translated("Visitors are sent there.")
         what = [f"from {one.name} to {host}" if isinstance(one, NameRedirected) else _BY_HTTPS for one in missing]
-        # Of a folder, only its paths are sent; the settings are for the whole site.
+        # In a subfolder the rule redirects only the folder's paths, but the settings are for the whole site: then there
+        # is no wish.
         wished = missing if self._situation.at_top else ()
         return blocks(f"Have the site send its visitors {', and '.join(what)}.", *wished)
 
@@ -280,7 +289,8 @@ class _Rules:
             return []
         one = match[2].replace("\\", "").lower()
         if match[1]:
-            # "Every host but this one": the primary name, or it would redirect that one as well.
+            # "Every host but this one" is accepted only for the primary name: otherwise the rule would redirect the
+            # primary name as well.
             return list(names) if one == self._situation.domain else []
         return [one] if one in names else []
 
@@ -290,7 +300,7 @@ class _Rules:
         path = literal(rule.pattern)
         if path is None or rule.asked or len(statuses) != 1 or not rule.flags <= {"l", "end", "r", "ne", *_REDIRECTS}:
             return None
-        # Targets with `$1` or `%1` are patterns. To a browser, "//host" is another host.
+        # Targets with `$1` or `%1` are patterns. "//host" is another host for a browser.
         if (
             not re.match(r"https?://[^/]|/(?!/)", rule.target)
             or re.search(r"[$%]", rule.target)
@@ -311,7 +321,7 @@ def _flags(arguments: tuple[str, ...]) -> frozenset[str]:
 
 def _either(rule: _Rule) -> bool:
     """All of its conditions are joined by OR."""
-    # The flag of the last one joins it to nothing.
+    # The last condition's flag is ignored, because it joins the condition to nothing.
     return all(len(words) == 3 and "or" in words[2].lower().strip("[]").split(",") for words in rule.asked[:-1])
 
 

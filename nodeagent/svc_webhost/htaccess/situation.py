@@ -65,19 +65,20 @@ class Situation:
 
     @cached_property
     def is_denied(self) -> bool:
-        # Exact folders only. A pattern such as `*.sql` denies files, and says nothing about a folder.
+        # Only exact folders count: a pattern such as `*.sql` denies files, and says nothing about a folder.
         return not self.within.isdisjoint(pattern.removesuffix("/") for pattern in self.denied)
 
     @cached_property
     def logins(self) -> frozenset[str] | None:
         """The logins that get in at the folder; None: everybody."""
-        # The innermost path decides. All candidates are the folder or its parents, so that is the longest one.
+        # The innermost protected path applies. All candidates are the folder or its parents, so the innermost is the
+        # longest.
         around = self.protected.keys() & (self.within | {"/"})
         return self.protected[max(around, key=len)] if around else None
 
     def has(self, redirect: Redirected) -> bool:
         """The site has the redirect. A redirect with everything below it includes that of the path itself."""
-        # The last slash of a target is not compared: /new and /new/ are taken for one place.
+        # The last slash of a target is ignored: /new and /new/ count as the same place.
         place = (redirect.target.rstrip("/"), redirect.status)
         exactly = (*place, redirect.below, redirect.path.rstrip("/")) in self._redirected
         return exactly or (not redirect.below and (*place, redirect.path) in self._redirected_below)

@@ -15,7 +15,8 @@ class Verdict(StrEnum):
     visitors get the same pages. BLOCKS: without it they get other pages, or pages that they must not see; directives
     that are not known block too."""
 
-    # TRANSLATED and SAME are kept apart, as the first turns into BLOCKS again when the owner removes the setting.
+    # TRANSLATED and SAME are distinguished, because a TRANSLATED line becomes BLOCKS again when the owner removes the
+    # setting.
     TRANSLATED = "translated"
     SAME = "same"
     HARMLESS = "harmless"
@@ -98,7 +99,8 @@ def blocks(reason: str, *wishes: Wish) -> Opinion:
 
 def past(link: str) -> Opinion:
     """For a line that keeps visitors from an address, where a link gives the files another address."""
-    # Apache reads the .htaccess file of the folder that a link leads to; denied and protected paths here are addresses.
+    # Apache reads the .htaccess file of the folder to which a link leads, but denied and protected paths of the panel
+    # are addresses: the link's own address is not covered.
     return blocks(f"Visitors would come there by the link {link}, past it: remove the link, or give up what it keeps.")
 
 

@@ -8,8 +8,8 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # -S leaves out site-packages and -I the current folder: only the standard library and the tree that holds this
-    # package can be imported.
+    # -S leaves out site-packages and -I the current folder, so only the standard library and the tree that contains
+    # this package can be imported.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
 from svc_webhost.keeper.definition import RefusedError
@@ -23,12 +23,14 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or os.geteuid() != 0:
         print("usage (as root): keeper DATA-FOLDER", file=sys.stderr)
         return 2
-    # A descriptor that the starter left open would be inherited by every program.
+    # Closed, because every program would inherit a descriptor that the keeper's starter has left open.
     most, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.closerange(3, most)
-    # Each service takes a pidfd and its listening sockets. Programs get 1,024 again (children.py).
+    # The keeper needs a pidfd and the listening sockets of each service. The programs themselves get the limit of 1,024
+    # again (children.py).
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
-    # Python would raise KeyboardInterrupt at any line. The default action ends the keeper as SIGKILL does.
+    # Otherwise Python would raise KeyboardInterrupt at any line. With the default action the signal ends the keeper as
+    # SIGKILL does.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         Keeper(os.path.abspath(arguments[0])).run()

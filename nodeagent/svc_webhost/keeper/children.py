@@ -50,7 +50,7 @@ class Process(NamedTuple):
         try:
             _, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            # An earlier keeper started it: only a parent learns the exit status.
+            # The process was started by an earlier keeper, and only a process's parent learns its exit status.
             return "ended, its exit status is not known"
         code = os.waitstatus_to_exitcode(status)
         return f"exit status {code}" if code >= 0 else f"signal {-code}"
@@ -75,8 +75,8 @@ def start(
             try:
                 os.setsid()
                 ours.close()
-                # The keeper died before it sent its byte: no state file names this process, so it ends. Closing `ours`
-                # above matters: a copy in the child would keep the socket open.
+                # If no byte arrives, the keeper has died before it sent one. Then no state file names this process, so
+                # it ends. `ours` is closed above because otherwise the child's own copy would keep the socket open.
                 if theirs.recv(1) != b"g":
                     os._exit(0)
                 control = _descriptors(definition, listening, theirs)
@@ -84,14 +84,14 @@ def start(
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, highest), highest))
                 for limit, value in group.rlimits.items():
                     resource.setrlimit(limit, (value, value))
-                # The user last, as it takes away the right to set the groups.
+                # The user is changed last, because this takes away the right to change the groups.
                 os.setgroups(groups)
                 os.setresgid(gid, gid, gid)
                 os.setresuid(uid, uid, uid)
                 os.umask(definition.umask)
                 os.chdir("/")
-                # Python ignores SIGPIPE and SIGXFSZ, and the keeper's starter may have ignored or blocked others: the
-                # program would inherit all of that.
+                # These signals are restored because the program would inherit their handling: Python ignores SIGPIPE
+                # and SIGXFSZ, and the keeper's starter may have ignored or blocked others.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
                     signal.signal(number, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -102,7 +102,7 @@ def start(
                 os._exit(127)
         theirs.close()
         try:
-            # The child still waits: it is in its group before it executes anything that could fork out of it.
+            # The child still waits for its byte, so it is in its group before it executes anything that could fork.
             group.join(pid)
             fields = stat_fields(pid)
             assert fields is not None, "a child that is not reaped is there"
@@ -115,7 +115,8 @@ def start(
         ours.settimeout(_EXECUTED_WITHIN)
         try:
             ours.sendall(b"g")
-            # The execution closes the child's end: an end of file means that the program runs.
+            # When the program is executed, the child's end of the socket is closed: an end of file means that the
+            # program runs.
             failure = ours.recv(4096).decode()
         except OSError as error:
             failure = str(error)
@@ -136,7 +137,8 @@ def _descriptors(definition: Definition, listening: list[socket.socket], control
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     written = nothing if definition.log is None else os.open(definition.log, flags, 0o640)
     after = _FIRST + len(listening)
-    # First out of the way: dup2(2) onto a number that another descriptor still has would close that one.
+    # The descriptors are first moved to higher numbers: dup2(2) would close a descriptor that still has the target
+    # number.
     high = [_above(fd, after + 1) for fd in (nothing, written, written, *[one.fileno() for one in listening])]
     kept = _above(control.fileno(), after + 1)
     for number, descriptor in enumerate(high):
@@ -155,7 +157,8 @@ def find_process(pid: int, started: int) -> Process | None:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return None
-    # Read after the pidfd is open. Before, the number could pass to another process between the two calls.
+    # Read after the pidfd was opened: if it was read before, the number could pass to another process between the two
+    # calls.
     fields = stat_fields(pid)
     if fields is None or fields[0] in ("Z", "X") or int(fields[19]) != started:
         os.close(descriptor)
@@ -175,7 +178,7 @@ def taken_back(pid: int, inode: int) -> socket.socket | None:
                 if os.readlink(f"/proc/{pid}/fd/{name}") != f"socket:[{inode}]":
                     continue
             except FileNotFoundError:
-                # Closed since the listing: the program runs meanwhile.
+                # The program is running meanwhile, and has closed this descriptor since the listing.
                 continue
             descriptor = _libc.syscall(_PIDFD_GETFD, holder, int(name), 0)
             if descriptor >= 0:

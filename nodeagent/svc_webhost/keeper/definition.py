@@ -15,9 +15,10 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-# The name becomes a file (NAME.json) and a control group: no dot and no slash, and far below 255 bytes.
+# The name is used for a file (NAME.json) and a control group: so it contains no dot and no slash, and is much shorter
+# than 255 bytes.
 _LONGEST_NAME = 64
-# Seconds. The launcher waits 600 s and 30 s more for the answer to a stop.
+# Seconds. The launcher waits 600 s for a stop, and 30 s more for the answer.
 _LONGEST_STOP = 600.0
 
 
@@ -97,7 +98,7 @@ def parse(given: object) -> Definition:
     if not isinstance(on_demand, bool) or (on_demand and not fields["sockets"]):
         raise RefusedError("A service on demand needs a socket that starts it.")
     command = tuple(_plain(word, "A word of the command") for word in _list(fields["command"], "The command"))
-    # No search in PATH: execve(2) takes the program as it is named.
+    # PATH is not searched: execve(2) takes the program exactly as named.
     if not command or not command[0].startswith("/"):
         raise RefusedError("The command does not start with the absolute path of a program.")
     return Definition(
@@ -200,7 +201,8 @@ def _port(given: object) -> Port:
 
 
 def _members(given: object, *names: str) -> dict[str, object]:
-    # An unknown member is refused: skipped, a limit of a later release would not be held, and nobody would know.
+    # Unknown members are refused: if a limit that a later release adds were ignored, it would not be enforced, and
+    # nobody would notice.
     if not isinstance(given, dict) or given.keys() != set(names):
         raise RefusedError(f"Expected an object with exactly {', '.join(names)}.")
     return given
@@ -213,7 +215,7 @@ def _list(given: object, what: str) -> list[object]:
 
 
 def _plain(given: object, what: str) -> str:
-    # NUL would end the text early in execve(2) and in paths.
+    # A NUL character would end the text early in execve(2) and in paths.
     if not isinstance(given, str) or "\0" in given:
         raise RefusedError(f"{what} is not a text without NUL.")
     return given
@@ -227,7 +229,7 @@ def _absolute(given: object, what: str) -> str:
 
 
 def _whole(given: object, what: str, highest: int) -> int:
-    # Not isinstance: true and false of JSON are int in Python.
+    # Not isinstance(), because JSON's true and false are instances of int in Python.
     if type(given) is not int or not 0 < given <= highest:
         raise RefusedError(f"{what} is not a number from 1 to {highest}.")
     return given
@@ -239,7 +241,8 @@ def _limit(given: object) -> int | None:
 
 
 def _seconds(given: object) -> float:
-    # By way of str: an int beyond the range of float becomes inf, which is refused, instead of an OverflowError.
+    # Converted by way of a string: an int beyond the range of float becomes inf, which is refused, instead of raising
+    # OverflowError.
     if type(given) not in (int, float) or not 0 <= float(str(given)) <= _LONGEST_STOP:
         raise RefusedError(f"The time to stop is not a number of seconds up to {_LONGEST_STOP:.0f}.")
     return float(str(given))

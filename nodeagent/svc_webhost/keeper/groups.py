@@ -35,7 +35,8 @@ _COMMANDS = "commands"
 def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
     """The files to write, with their values. None: no limit."""
     if controller == "memory":
-        # No swap for a group with a limit, or it would use the limit in memory and as much again on the disk.
+        # A group with a memory limit gets no swap: otherwise it could use the limit in memory and in addition any
+        # amount of swap.
         swap = "max" if limit is None else "0"
         return [("memory.max", "max" if limit is None else str(limit * _MIB)), ("memory.swap.max", swap)]
     if controller == "pids":
@@ -46,8 +47,9 @@ def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
 def _v1(controller: str, limit: int | None) -> list[tuple[str, str]]:
     if controller == "memory":
         size = "-1" if limit is None else str(limit * _MIB)
-        # memory.memsw counts memory and swap together, and is never below the limit of memory. To lower both, memory
-        # goes first; to raise both, memsw does. So memory is written before it, which may fail, and after it.
+        # memory.memsw counts memory and swap together, and must not be below the limit of memory. To lower both limits,
+        # memory has to be written first; to raise both, memsw. So memory is written before memsw, which may fail, and
+        # again after it.
         tried, sure = "memory.limit_in_bytes?", "memory.limit_in_bytes"
         return [(tried, size), ("memory.memsw.limit_in_bytes", size), (sure, size)]
     if controller == "pids":
@@ -80,20 +82,20 @@ class Group:
             try:
                 return [int(line) for line in _read(f"{self.folders[0]}/cgroup.procs").split()]
             except FileNotFoundError:
-                # Removed already, or recorded before a boot of the server.
+                # The group was removed already, or it was recorded before the server was booted.
                 return []
         return [] if self.session == 0 else [pid for pid in _all() if _session_of(pid) == self.session]
 
     def kill(self) -> None:
         """SIGKILL to every process; `processes` says when they are gone."""
         for folder in self.folders:
-            # No process can fork from here on: a fork bomb would outrun the kills.
+            # From here on no process can fork: otherwise a fork bomb could be faster than the kills.
             if os.path.exists(f"{folder}/pids.max"):
                 _write(f"{folder}/pids.max", "0")
         if self.folders and os.path.exists(f"{self.folders[0]}/cgroup.kill"):
             _write(f"{self.folders[0]}/cgroup.kill", "1")
             return
-        # v1, the session, or v2 before Linux 5.14. The caller repeats it until `processes` is empty.
+        # For v1, for a session, and for v2 before Linux 5.14. The caller repeats this until `processes` is empty.
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -122,13 +124,14 @@ class Hierarchies:
         for line in _read("/proc/self/mounts").splitlines():
             _, folder, kind, options, *_ = line.split(" ")
             if kind == "cgroup2":
-                # At the top, not beneath the keeper's own group: in v2 a group that holds processes itself cannot have
-                # children with controllers.
+                # The groups are created at the top and not beneath the keeper's own group: in v2 a group that contains
+                # processes cannot have children with controllers.
                 self._v2 = folder
             elif kind == "cgroup":
                 for controllers, path in own.items():
                     if controllers and set(controllers.split(",")) <= set(options.split(",")):
-                        # v1 has no such rule. Beneath the keeper's own: what limits the keeper limits its services.
+                        # v1 has no such rule, so the groups are created beneath the keeper's own: limits of the keeper
+                        # then apply to its services, too.
                         self._v1 |= dict.fromkeys(controllers.split(","), f"{folder}{path}")
 
     def group(self, definition: Definition) -> Group:
@@ -144,7 +147,8 @@ class Hierarchies:
                 group.folders.append(folder)
                 limits = {c: limit for c, limit in limits.items() if not _bounded(folder, _v2(c, limit))}
         for controller in [one for one in _CONTROLLERS if one in self._v1]:
-            # Without v2, the group of "pids" lists the processes: it is made also if their number is not limited.
+            # Without v2, the group of "pids" is used to list the processes, so it is created even if their number is
+            # not limited.
             if controller in limits or (controller == "pids" and not group.folders):
                 folder = self._folder(self._v1[controller], definition.name)
                 if folder is not None:
@@ -175,7 +179,8 @@ class Hierarchies:
         """Moves the process into the limit group; all that it starts is in it as well. Memory that is in no process's
         own size (memfd_create(2), shared maps, the tmpfs of its view) is counted too. `limits`: None leaves those that
         the group has. Returns the controllers that this server lacks."""
-        # No event says that the last command of a group has ended: the next command of another group removes it.
+        # There is no event for the end of a group's last command, so the next command of another group removes the
+        # empty groups.
         self._sweep(together)
         name = f"{_TOGETHER}/{together}/{_COMMANDS}"
         legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
@@ -194,7 +199,7 @@ class Hierarchies:
         """Removes groups whose commands have ended. A service that ends removes that of its own limit group."""
         for together in [each for each in self._joined if each != but]:
             for folder in self._joined[together]:
-                # rmdir(2) is the test: the kernel refuses it while a process is in the group.
+                # rmdir(2) also is the check: the kernel refuses it while a process is in the group.
                 with suppress(OSError):
                     os.rmdir(folder)
                 _remove_above(folder)
@@ -219,7 +224,8 @@ class Hierarchies:
             _read(f"{hierarchy}/cgroup.procs")
             os.makedirs(folder, mode=0o755, exist_ok=True)
         except OSError:
-            # Read-only, as in many containers, or hidden beneath another mount (then there is no cgroup.procs).
+            # The hierarchy is read-only, as in many containers, or hidden beneath another mount, so that it has no
+            # cgroup.procs.
             return None
         for controller in controllers or []:
             for parent in above:
@@ -255,7 +261,8 @@ def _bounded(folder: str, settings: list[tuple[str, str]]) -> bool:
 
 
 def _by_rlimit(group: Group, controller: str, limit: int) -> None:
-    # The last resort. No limit at all was the alternative, and `weaker` tells the operator about it either way.
+    # The last resort: without an rlimit there would be no limit at all. `weaker` reports it to the operator in any
+    # case.
     if controller == "memory":
         group.rlimits[resource.RLIMIT_AS] = limit * _MIB
         group.weaker.append("memory: a limit of each process alone, this server has no control groups for it")
@@ -278,7 +285,8 @@ def _session_of(pid: int) -> int:
 
 def stat_fields(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the state on, which is field 3 of proc(5). None: no process."""
-    # From the last bracket: the program's name before it is the program's own choice, and may hold brackets and spaces.
+    # Split after the last bracket: the program's name comes before it, is chosen by the program, and may contain
+    # brackets and spaces.
     try:
         return _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):

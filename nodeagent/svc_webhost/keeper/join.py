@@ -20,9 +20,9 @@ import time
 _WITHIN = 15.0
 """Seconds. The core starts a new keeper within a second after one has ended."""
 _LOOK_AGAIN = 0.05
-# Bytes. An answer names at most the three controllers that the server lacks.
+# Bytes of an answer. It names at most the three controllers that the server does not have.
 _LARGEST = 65_536
-# As a shell's exit status for a program that cannot be executed.
+# The exit status that a shell uses for a program that cannot be executed.
 _FAILED = 126
 
 
@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> int:
             answer = _asked(path, request, until)
             break
         except OSError as error:
-            # Between two keepers, or cut off by the end of one. To join twice is to join once.
+            # No keeper is running at the moment, or it ended before it answered. Trying again is safe: joining twice
+            # has the same effect as joining once.
             if time.monotonic() >= until:
                 print(f"{command[0]} was not started: the keeper at {path} does not answer: {error}", file=sys.stderr)
                 return _FAILED

@@ -29,7 +29,7 @@ from svc_webhost.keeper.definition import Limits, RefusedError, checked_name, ow
 from svc_webhost.keeper.groups import Hierarchies
 from svc_webhost.keeper.service import Answer, Held
 
-# Bytes of a request without its end. Only root can send one, so this bounds mistakes and not attacks.
+# The most bytes of an incomplete request. Only root can send requests, so this limits mistakes and not attacks.
 _LARGEST = 1 << 20
 _TAKEN_WITHIN = 5.0
 """Seconds until a client that does not read its answer is dropped. All services wait meanwhile, as the loop does."""
@@ -68,7 +68,7 @@ class Keeper:
             name, _, kind = entry.rpartition(".")
             if kind == "json":
                 self._adopt(name)
-        # It listens only now: the first answer comes from a keeper that has adopted everything.
+        # The keeper listens only from here on, so its first answer comes after it has adopted everything.
         listening = sockets.bind(os.path.join(self._run, "keeper.sock"), 0o600, 0, 0)
         self._selector.register(listening, selectors.EVENT_READ, partial(self._accept, listening))
         while True:
@@ -79,8 +79,8 @@ class Keeper:
             due = min((held.due for held in self._held.values()), default=float("inf"))
             timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
             for key, _ in self._selector.select(timeout):
-                # A request of this round may wake a service whose socket is ready in it too: `Held._demanded` looks at
-                # the phase, so that a call that comes too late does nothing.
+                # One request of this round may wake a service whose socket is ready in the same round. `Held._demanded`
+                # checks the phase, so a call that comes too late does nothing.
                 key.data()
 
     def _adopt(self, name: str) -> None:
@@ -88,7 +88,8 @@ class Keeper:
         try:
             held.adopt()
         except (RefusedError, ValueError, KeyError) as error:
-            # Left on the disk and not deleted: its process may run, and an operator may want to know of it.
+            # The file is left on the disk and not deleted: its process may still run, and an operator may want to know
+            # of it.
             print(f"keeper: {name}.json is left as it is, it cannot be read: {error}", file=sys.stderr, flush=True)
         else:
             self._held[name] = held
@@ -96,7 +97,7 @@ class Keeper:
     def _accept(self, listening: socket.socket) -> None:
         connection, _ = listening.accept()
         pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        # The mode of the socket (0600) keeps others out too, until somebody changes it.
+        # The socket's mode (0600) already keeps others out, unless somebody changes it.
         if uid != 0:
             connection.close()
             return
@@ -139,7 +140,7 @@ class Keeper:
                     answer({})
                 case "join":
                     limits = None if request.get("limits") is None else parse_limits(request["limits"])
-                    # The caller waits for this answer, so its process id cannot be another's yet.
+                    # The caller waits for this answer, so its process id cannot have passed to another process.
                     answer({"missing": self._hierarchies.join(checked_name(request.get("group")), limits, pid)})
                 case "reload" | "rest" | "restart" | "stop" | "status" as asked:
                     self._of_one(asked, checked_name(request.get("name")), answer)
@@ -158,7 +159,7 @@ class Keeper:
         if held is None:
             if asked == "reload":
                 raise RefusedError(f"{name} does not run.")
-            # To stop a service that is not there is done: a stop may be sent again after its answer was lost.
+            # Stopping a service that does not exist succeeds: a stop may be sent again after its answer was lost.
             answer(_NOBODY)
         elif asked == "stop":
             held.stop(answer)
@@ -177,6 +178,7 @@ def _reply(connection: socket.socket, result: dict[str, Any] | RefusedError) -> 
     try:
         connection.sendall(json.dumps(reply).encode() + b"\n")
     except OSError:
-        # The client asks again if it wants to know. The connection ends: half a line must not be followed by another.
+        # If the client wants to know the result, it asks again. The connection is ended, because half a line must not
+        # be followed by another line.
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

@@ -39,8 +39,8 @@ RUNNING, STOPPING, CLEARING, WAITING, RESTING = "running", "stopping", "clearing
 
 _STEADY = 10.0
 """Seconds. A service that ran this long did not fail at its start: its back-off starts from `_BACK_OFF` again."""
-# Doubled at each further failure up to the longest: a service that cannot start does not keep a processor busy, and
-# comes back within half a minute once its cause is repaired.
+# Seconds. The pause is doubled after each further failure, up to the longest: so a service that cannot start does not
+# keep a processor busy, and is back within half a minute after its cause was repaired.
 _BACK_OFF = 0.1
 _LONGEST_BACK_OFF = 30.0
 _LOOK_AGAIN = 0.02
@@ -79,7 +79,8 @@ class Held:
         return self.definition is None and self.phase == WAITING
 
     def ensure(self, definition: Definition, answer: Answer) -> None:
-        # Before anything changes: a definition that cannot start is refused, and the old process goes on.
+        # Checked before anything changes: if the definition cannot be started, it is refused, and the old process
+        # continues.
         check(definition)
         same = self.definition == definition
         if not same:
@@ -88,7 +89,8 @@ class Held:
         if self.phase in (RUNNING, RESTING) and same:
             answer(self.status())
             return
-        # An equal definition of a service that waits out its back-off starts it now: a request is a reason to try.
+        # If the definition is the same and the service waits after a failure, it is started now: the request is a
+        # reason to try.
         self._answers.append(answer)
         self._begin_change()
 
@@ -120,7 +122,7 @@ class Held:
         """Takes the limits over into the definition. The process goes on; `Hierarchies` limits the group."""
         if self.definition is None or self.definition.limit_group != group:
             return
-        # `_runs` keeps the old limits, and nothing compares with it: the process is not replaced for a new limit.
+        # `_runs` keeps the old limits. Nothing compares the two, so the process is not replaced because of a new limit.
         self.definition = self.definition._replace(limits=limits)
         if self.phase in (RUNNING, RESTING):
             self._record(self.definition, self.process)
@@ -147,14 +149,16 @@ class Held:
             state = json.load(file)
         definition = self.definition = parse(state["definition"])
         if not state["pid"]:
-            # It rested: no process had its sockets, so they went with the earlier keeper and are bound again.
+            # The service was resting: no process had its sockets, so they were closed with the earlier keeper and are
+            # bound again.
             self.due = 0.0
             return
         process = children.find_process(state["pid"], state["started"]) if state["boot"] == boot() else None
-        # The session only of a process that still runs: its number may be a stranger's by now, who would be killed.
+        # The session is used only if the process still runs: otherwise its number may belong to a stranger by now,
+        # whose processes would be killed.
         self._group = Group(state["groups"], process.pid if process else 0, state["weaker"])
         self._since, self._restarts, self._asked = state["since"], state["restarts"], False
-        # Where the program ended while there was no keeper, a child that it left behind may still hold the sockets.
+        # If the program ended while no keeper was running, a child that it has left behind may still hold the sockets.
         holders = [*([process.pid] if process else []), *self._group.processes()]
         for wanted, inode in zip(definition.listening, state["inodes"], strict=True):
             taken = (children.taken_back(holder, inode) for holder in holders)
@@ -166,28 +170,30 @@ class Held:
             return
         self._watch(process, definition)
         if len(self._listening) < len(definition.listening):
-            # The program closed one of its sockets. Connections to it are refused until it is bound again, which takes
-            # a new process to hand it to.
+            # The program has closed one of its sockets. Connections to it are refused until it is bound again, and only
+            # a new process can get the new socket.
             self._begin_stop()
 
     def act(self) -> None:
         """Called when `due` has come."""
         if self.phase == STOPPING:
-            # `_ended` follows, by the pidfd. The process is killed by itself as well: it may have left its session,
-            # which is the group where there are no control groups.
+            # `_ended` follows when the pidfd reports the end. The process is killed individually as well: without
+            # control groups the group is a session, which the process may have left.
             self._group.kill()
             if self.process is not None:
                 self.process.signal(signal.SIGKILL)
             self.due = math.inf
         elif self.phase == CLEARING:
             if not self._cleared():
-                # Again each time: without pids.max a process may have forked between the listing and the kill.
+                # Killed again in each round: without pids.max a process may have forked between the listing and the
+                # kill.
                 self._group.kill()
                 self.due = time.monotonic() + _LOOK_AGAIN
             elif self.definition is None or self._asked:
                 self._settle()
             else:
-                # It ended by itself. Of an adopted process the start is not known: it counts as steady.
+                # The process has ended by itself. The start time of an adopted process is unknown, so it counts as
+                # having run steadily.
                 if time.monotonic() - self._began >= _STEADY:
                     self._failures = 0
                 self._wait()
@@ -197,10 +203,10 @@ class Held:
     def _wait(self) -> None:
         self.phase = WAITING
         self.due = time.monotonic() + min(_BACK_OFF * 2**self._failures, _LONGEST_BACK_OFF)
-        # 0.1 s * 2**9 is beyond the longest already; without a bound the power would overflow a float.
+        # 0.1 s * 2**9 already exceeds the longest pause; without a bound the power would overflow a float.
         self._failures = min(self._failures + 1, 16)
         with suppress(OSError):
-            # The log is on a disk that may be full. No service waits for that.
+            # The log's disk may be full. No service waits for the log.
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             print(f"{when} {self.name}: {self._last_exit}; it is started again", file=sys.stderr, flush=True)
 
@@ -220,7 +226,8 @@ class Held:
         if self.definition is None:
             for wanted in [*self._listening]:
                 sockets.release(self._listening.pop(wanted), wanted)
-            # Last: a keeper that is killed before this finds the service, and starts it until it is stopped again.
+            # The state file is removed last: a keeper that is killed before this leaves the file, and the next keeper
+            # starts the service until it is stopped again.
             if os.path.exists(self._path):
                 os.unlink(self._path)
             self.phase, self.due = WAITING, math.inf
@@ -236,7 +243,7 @@ class Held:
             begin(definition)
         except (RefusedError, OSError) as error:
             self._last_exit = str(error)
-            # The group was made before the start failed. Nothing runs in it, so it is removed at once.
+            # The group was created before the start failed. Nothing runs in it, so it is removed at once.
             self._cleared()
             self._wait()
             return RefusedError(f"{error} It is tried again.")
@@ -248,8 +255,9 @@ class Held:
         for wanted in definition.listening:
             if wanted not in self._listening:
                 self._listening[wanted] = sockets.bind_for_service(wanted)
-        # The flag belongs to the open file, which the program shares. nginx does not make non-blocking what it is
-        # handed: of two workers woken for one connection the second would hang in accept(2), with all its visitors.
+        # The flag belongs to the open file, which the keeper shares with the program. nginx does not make inherited
+        # sockets non-blocking: if two workers wake for one connection, the second would hang in accept(2), and with it
+        # all its visitors.
         for listening in self._listening.values():
             listening.setblocking(not definition.nonblocking)
 
@@ -267,7 +275,8 @@ class Held:
 
     def _demanded(self) -> None:
         """Somebody connects, and waits."""
-        # Two sockets of one service may be ready in one round of the selector: the first call has woken it.
+        # Two sockets of one service may be ready in the same round of the selector: then the first call has woken the
+        # service already.
         if self.phase == RESTING and self.definition is not None:
             self._wake()
             self._try(self._start, self.definition)
@@ -297,7 +306,8 @@ class Held:
         """Its process is a zombie, or gone if another keeper was its parent."""
         assert self.process is not None, "what is not there does not end"
         self._asked = self.phase == STOPPING
-        # Before it is reaped: until then no other process can get its number, which is the session's as well.
+        # Done before the process is reaped: until then its number, which is also the session's, cannot pass to another
+        # process.
         self._group.kill()
         self._selector.unregister(self.process.descriptor)
         self._last_exit = self.process.ended()
@@ -326,7 +336,7 @@ class Held:
             "weaker": self._group.weaker,
             "inodes": [sockets.inode(self._listening[wanted]) for wanted in definition.listening],
         }
-        # By rename(2): a keeper that is killed while it writes leaves the old state whole.
+        # Replaced with rename(2): if the keeper is killed while it writes, the old state stays complete.
         new = f"{self._path}.new"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(state, file)

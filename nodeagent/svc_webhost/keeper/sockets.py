@@ -27,7 +27,8 @@ def bind(path: str, mode: int, uid: int, gid: int) -> socket.socket:
     except FileNotFoundError:
         pass
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Without a mode until it has its owner: nobody can connect as long as the wrong one has it.
+    # The socket is created without any permissions, and gets them after it has its owner: so nobody can connect while
+    # it has the wrong one.
     before = os.umask(0o777)
     try:
         listening.bind(path)
@@ -46,9 +47,9 @@ def _bind_port(wanted: Port) -> socket.socket:
     version6 = ":" in wanted.address
     listening = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # Connections of the previous process may still be closing (TIME_WAIT), and would keep the port.
+        # Connections of the previous process may still be closing (TIME_WAIT), and would block the port.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # IPv4 has a socket of its own for the same port; without this, "::" would claim both.
+        # IPv4 has a socket of its own for the same port; without this option, the socket of "::" would claim both.
         if version6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind((wanted.address, wanted.port))

@@ -156,7 +156,7 @@ async def conversation(socket: Path) -> AsyncIterator[Conversation]:
     try:
         yield Conversation(stream)
     finally:
-        # Closing has the same effect as END, and cannot fail.
+        # Closing the connection has the same effect as END, and cannot fail.
         await trio.aclose_forcefully(stream)
 
 

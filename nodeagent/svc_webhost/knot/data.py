@@ -228,7 +228,7 @@ class CaaData(_Data):
 
     def rdata(self) -> dns.rdata.Rdata:
         flags = 128 if self.critical else 0
-        # The text of a zone file: of printable ASCII only these two are special within quotes.
+        # The value as in a zone file: among printable ASCII characters, only these two are special within quotes.
         value = self.value.replace("\\", "\\\\").replace('"', '\\"')
         return _rdata(self.type, f'{flags} {self.tag} "{value}"')
 

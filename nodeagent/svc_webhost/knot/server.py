@@ -143,7 +143,7 @@ class KnotServer:
             except KnotAway:
                 raise
             except KnotError:
-                # A refused change must not be committed with the next one.
+                # Aborted, because a refused change must not be committed together with the next one.
                 await knot.ask("zone-abort", zone=at)
                 raise
             served = await _read(knot, zone.name)

@@ -61,8 +61,9 @@ def databases_with(data: Path, known: Known) -> Counter[DatabaseName]:
                 continue
             tables = [Path(entry.path) for entry in os.scandir(database.path) if entry.name.endswith(".frm")]
         except FileNotFoundError:
-            continue  # It was dropped meanwhile.
-        # A folder that has just changed may change again within the same tick of the file system's clock.
+            continue  # The database was dropped meanwhile.
+        # If the folder has changed very recently, it may change again within the same tick of the file system's clock.
+        # Then 0 is stored as the time, so that the next look reads it again.
         found[name] = (changed if changed < began - _TICK_NS else 0, sum(map(_tables_of, tables)))
     known.clear()
     known.update(found)
@@ -74,7 +75,7 @@ def _tables_of(file: Path) -> int:
         with file.open("rb") as described:
             head = described.read(_PARTITION_ENGINE_AT + 1)
     except OSError:
-        return 0  # It was dropped meanwhile.
+        return 0  # The table was dropped meanwhile.
     if len(head) <= _PARTITION_ENGINE_AT or not head.startswith(_BINARY):
         return 0
     if head[_PARTITION_ENGINE_AT] == _MEMORY:
@@ -94,7 +95,7 @@ async def empty_largest(
             async with owners.session(database) as owner:
                 await _empty(database, owner, end_users)
         except DatabaseError as error:
-            # The next look retries; meanwhile the other databases get their turn.
+            # The next look tries this database again; the other databases get their turn now.
             log.warning("databases.memory_tables_not_emptied", database=database, error=str(error))
 
 
@@ -118,7 +119,7 @@ async def _empty(database: DatabaseName, owner: Session, end_users: Callable[[Da
     async def insist() -> None:
         while True:
             await trio.sleep(_PATIENCE)
-            with suppress(DatabaseError):  # Then the statement fails as well.
+            with suppress(DatabaseError):  # If this fails, the statement fails as well, and reports the reason.
                 await end_users(database)
 
     failure: DatabaseError | None = None
@@ -127,7 +128,7 @@ async def _empty(database: DatabaseName, owner: Session, end_users: Callable[[Da
         try:
             await owner.ask(_WAIT, *emptied)
         except DatabaseError as error:
-            # Raised below: a nursery would wrap it in a group.
+            # Raised below, because the nursery would wrap it in an exception group.
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:

@@ -20,7 +20,7 @@ from svc_webhost.databases.passwords import native_hash
 from svc_webhost.databases.server import Access
 from svc_webhost.mariadb.root import CLIENT, Root, RootStatement
 
-# A cancelled job waits so long for the rights to be taken back, as it does for the lock of the account (owners.py).
+# How long a cancelled job waits until the rights are revoked; it waits as long for the lock of the account (owners.py).
 _REVOKE_SECONDS = 10.0
 
 
@@ -34,7 +34,7 @@ class Session:
 
     async def ask(self, *statements: str) -> str:
         """Lines of tabulated values, also from the customer's views and functions. Raises `DatabaseError`."""
-        # --quick: otherwise the client holds all rows in memory before it prints the first.
+        # --quick: without it the client holds all rows in memory before it prints the first.
         command = (CLIENT, *self.login, "--sandbox", "--batch", "--quick", "--skip-column-names")
         return await ask_client(command, "".join(f"{each};\n" for each in statements), self.environment)
 
@@ -62,8 +62,8 @@ class MariaDbOwners:
         try:
             yield
         finally:
-            # Shielded: after a cancellation the owner, whose password is in the environment of a client that ends just
-            # now, would keep rights on a database that is not its own.
+            # Shielded: otherwise, after a cancellation, the owner would keep rights on a database that is not its own,
+            # and its password is in the environment of a client that is just ending.
             if taken:
                 with trio.move_on_after(_REVOKE_SECONDS, shield=True):
                     await self._root.ask(*taken)

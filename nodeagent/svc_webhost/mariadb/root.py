@@ -36,8 +36,8 @@ class RootStatement(Enum):
 
     PROBE = "SELECT 1"
     CREATE_DATABASE = "CREATE DATABASE IF NOT EXISTS {database}"
-    # Tables of the site's other databases may refer to those of a dropped one. Its deletion was ordered, and a site's
-    # databases are dropped in any order.
+    # Foreign keys of the site's other databases may refer to tables of the dropped one. They are ignored: the deletion
+    # was ordered, and a site's databases may be dropped in any order.
     WITHOUT_FOREIGN_KEYS = "SET SESSION foreign_key_checks = 0"
     DROP_DATABASE = "DROP DATABASE IF EXISTS {database}"
     DATABASES = (
@@ -66,8 +66,8 @@ class RootStatement(Enum):
         "SELECT FOR_NAME, REF_NAME FROM information_schema.INNODB_SYS_FOREIGN "
         "WHERE FOR_NAME LIKE {files} OR REF_NAME LIKE {files}"
     )
-    # The result of SHOW CREATE for each routine, with the settings that it was created with. Read from the system
-    # table: an owner is not shown the routines of a user of its site, and root need not parse them.
+    # The output of SHOW CREATE for each routine, with the settings under which the routine was created. It is read from
+    # the system table: an owner cannot see routines of a user of its site, and root does not have to parse them.
     ROUTINES = r"""SELECT CONCAT(
  '-- MariaDB dump of a routine\n',
  'SET character_set_client = ', character_set_client, ', collation_connection = ', collation_connection,
@@ -91,7 +91,7 @@ class RootStatement(Enum):
         "IF(FIND_IN_SET('ANSI_QUOTES', sql_mode), CONCAT('\"', REPLACE(name, '\"', '\"\"'), '\"'), "
         "CONCAT('`', REPLACE(name, '`', '``'), '`'))",
     )
-    # Sessions with a running statement first, the longest of them above all.
+    # Sessions with a running statement come first, those with the longest-running statement at the top.
     SESSIONS = (
         "SELECT ID, USER, MEMORY_USED, COMMAND NOT IN ('Sleep', 'Daemon', 'Killed') "
         "FROM information_schema.PROCESSLIST ORDER BY 4 DESC, TIME_MS DESC"

@@ -59,7 +59,7 @@ _OWN_BYTES: Final = 1280 << 20
 MiB of it are resident."""
 _MEMORY: Final = (
     f"--max-session-mem-used={SESSION_BYTES}",
-    # Sessions may set these freely, up to the maximum.
+    # Sessions may change these settings freely, up to the given maximum.
     f"--maximum-max-session-mem-used={SESSION_BYTES}",
     "--maximum-sort-buffer-size=32M",
     "--maximum-join-buffer-size=32M",
@@ -78,7 +78,7 @@ _MEMORY: Final = (
     "--maximum-aria-sort-buffer-size=32M",
     "--myisam-sort-buffer-size=32M",
     "--maximum-myisam-sort-buffer-size=32M",
-    # All temporary tables of InnoDB are in this file.
+    # This file contains all temporary tables of InnoDB.
     "--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:4G",
 )
 _SET_UP: Final = "/usr/bin/mariadb-install-db"
@@ -127,8 +127,8 @@ class MariaDb:
         return Service(
             name=SERVICE,
             command=(
-                # With the default limit of open files (1024) it accepts 594 connections, whatever its settings. Beyond
-                # the limit of memory an allocation fails its statement, and not the server.
+                # With the default limit of open files (1024), the server accepts only 594 connections, whatever its
+                # settings. With the limit of memory, an allocation beyond it fails only its statement, not the server.
                 *("/usr/bin/prlimit", "--nofile=8192:", f"--data={SHARE_BYTES + _OWN_BYTES}", _SERVER),
                 "--no-defaults",
                 f"--datadir={instance.data}",
@@ -138,22 +138,23 @@ class MariaDb:
                 "--skip-name-resolve",
                 "--skip-log-bin",
                 "--local-infile=0",
-                # Nobody has the privilege to read or write files of the server anyway.
+                # No user has the privilege to read or write files on the server anyway.
                 f"--secure-file-priv={self._folder / 'empty'}",
-                # Not /tmp, which may be in memory.
+                # Not in /tmp, which may be in memory.
                 f"--tmpdir={self._temporary}",
                 "--symbolic-links=0",
                 "--character-set-server=utf8mb4",
                 "--collation-server=utf8mb4_unicode_ci",
-                # One more is reserved for root. Unused connections cost nothing.
+                # One more connection is reserved for root. Unused connections cost nothing.
                 f"--max-connections={CONNECTIONS[EngineKind.MARIADB].server}",
                 *_MEMORY,
-                # A limit for all sessions together, high enough for each: prepared statements count as the sessions'
-                # memory.
+                # This limit applies to all sessions together, so it is high enough for each: prepared statements count
+                # towards the sessions' memory anyway.
                 "--max-prepared-stmt-count=1048576",
                 "--max-allowed-packet=64M",
                 "--innodb-buffer-pool-size=64M",
-                # Events would run outside of their user's connection limit: a customer could have any number of them.
+                # Events are off: they would run outside their user's connection limit, and a customer could have any
+                # number of them.
                 "--event-scheduler=OFF",
             ),
             user=ACCOUNT,
@@ -173,7 +174,7 @@ class MariaDb:
         try:
             account = pwd.getpwnam(ACCOUNT)
         except KeyError:
-            return  # Its package is not installed, as the set-up reports.
+            return  # The server's package is not installed; the set-up reports that.
         os.chown(self._temporary, account.pw_uid, account.pw_gid)
 
     async def stop(self) -> None:
@@ -187,7 +188,7 @@ class MariaDb:
         pid, taken = await trio.to_thread.run_sync(resident, self._pid_file)
         tables, sorting = await trio.to_thread.run_sync(temporary_files, pid, self._temporary)
         if max(sorting, sum(tables.values())) <= files_most and taken < site_most:
-            return []  # No site can exceed its limit, so nothing needs to be asked.
+            return []  # No site can exceed its limit with so little, so the server need not be asked.
         rows = await self._sessions()
         there = {number: (user, size, works) for number, user, size, works in rows}
         ended = [
@@ -199,7 +200,7 @@ class MariaDb:
         await self._end(ended)
         now = trio.current_time()
         if taken > SHARE_BYTES // 2 and now >= self._tables_looked_at + TABLES_SECONDS:
-            # Last, since it waits for the tables' users.
+            # This comes last, because it waits for users of the tables.
             self._tables_looked_at = now
             await self.empty_memory_tables()
         return ended
@@ -226,7 +227,7 @@ class MariaDb:
 
     async def _end(self, sessions: Collection[Session]) -> None:
         for session in sessions:
-            with suppress(DatabaseError):  # It may have ended by itself.
+            with suppress(DatabaseError):  # The session may have ended by itself.
                 await self.root.ask(RootStatement.END_SESSION(number=session.number))
 
     async def create_database(self, name: DatabaseName) -> None:
@@ -238,7 +239,7 @@ class MariaDb:
         )
 
     async def empty_database(self, name: DatabaseName) -> None:
-        # Grants on it stay.
+        # Grants on the database are kept.
         await self.root.ask(RootStatement.WITHOUT_FOREIGN_KEYS(), RootStatement.DROP_DATABASE(database=name))
         await self.create_database(name)
 
@@ -270,14 +271,15 @@ class MariaDb:
             ),
         )
         if taken:
-            # A connection's rights are looked up when it selects the database.
+            # The server checks a connection's rights only when it selects the database, so existing connections are
+            # ended.
             await self._disconnect(name)
 
     async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
         found = await self.root.ask(RootStatement.GRANTED(user=name))
         there: dict[DatabaseName, Access] = {}
         for name_pattern, writes in (line.split("\t") for line in found.splitlines()):
-            # _ is escaped in the pattern; the client writes a backslash as two.
+            # In the grant's name pattern _ is escaped with a backslash, and the client prints a backslash as two.
             there[DatabaseName(name_pattern.replace("\\", ""))] = Access.FULL if writes == "Y" else Access.READ_ONLY
         return there
 
@@ -325,7 +327,7 @@ class MariaDb:
             )
             launcher = self._instance.launcher
             command = await load_command(self._folders, launcher, "mariadb", source, account, client, rows=rows)
-            # Disables the client's editor.
+            # These variables disable the client's editor.
             environment = {**session.environment, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
             stdin = source if isinstance(source, Path) else None
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
@@ -358,4 +360,4 @@ def _blocks(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
-        return 0  # A table that was dropped meanwhile.
+        return 0  # The table was dropped meanwhile.

@@ -90,7 +90,7 @@ class MariaDbTables:
                 else:
                     highest = f"coalesce(max({_quoted(keys[table])}), 0)" if table in keys else "0"
                     statements = [f"SELECT count(*), {highest} FROM {place}", f"CHECKSUM TABLE {place}"]
-                # Each table gets a statement's time limit of its own.
+                # Each table has a statement of its own, so the statement's time limit applies to each table.
                 counts, checksum = _lines(await owner.ask(*statements))
                 found[table] = " ".join([*counts.split(), checksum.split()[-1]])
         return found
@@ -109,7 +109,7 @@ class MariaDbTables:
             triggered = await owner.ask(
                 f"SELECT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = '{name}'"
             )
-        # An owner is not shown references from another database of its site.
+        # Asked as root: an owner cannot see references from another database of its site.
         leading = await self._root.ask(RootStatement.FOREIGN_KEYS(files=name))
         ends = [place for line in _lines(leading) for place in line.split("\t")]
         found = {*_lines(triggered), *(_of_file(place) for place in ends if place.startswith(f"{name}/"))}

@@ -34,7 +34,7 @@ def temporary_files(pid: int, folder: Path) -> tuple[dict[int, int], int]:
                 continue
             size = os.stat(f"/proc/{pid}/fd/{descriptor}").st_blocks * 512
         except OSError:
-            continue  # It was closed meanwhile.
+            continue  # The file was closed meanwhile.
         if path.endswith(_UNNAMED):
             sorting += size
         elif table := _TABLE.fullmatch(os.path.basename(path)):

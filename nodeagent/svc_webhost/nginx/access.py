@@ -44,7 +44,7 @@ def _protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
     yield "set $svc_realm off;"
     yield 'set $svc_user "";'
     yield "set $svc_authorization $http_authorization;"
-    # The innermost path comes last, and wins.
+    # Sorted by length, because the last match wins: so the innermost path applies.
     for path in sorted(passwords, key=len):
         within = "/" if path == "/" else f"{re.escape(path)}{ENDS}"
         yield f'if ($uri ~ "{WHOLE}^{SPARED}{within}") {{'

@@ -218,16 +218,16 @@ class Generations:
         there = await trio.to_thread.run_sync(self._tree.generations)
         running = await self._served()
         if running is None and current is not None:
-            # It was stopped, or is just starting. Its current configuration is enough to start it; no new generation is
-            # needed.
+            # nginx was stopped, or is just starting. It can be started with the current configuration, so no new
+            # generation is needed.
             try:
                 await self._serve(current, reload=False)
                 running = current
             except _NotServedError:
                 return current, False
         if running is not None and self._proven == current:
-            # The answer may come from a late worker of an earlier generation. A generation based on that would undo the
-            # changes of the current one.
+            # The answer may come from a worker of an earlier generation that has not ended yet. A generation based on
+            # that one would undo the changes of the current one.
             return current, True
         if running in there:
             return running, running == current
@@ -238,7 +238,8 @@ class Generations:
         logs = _Tail(self._folders.nginx_log), _Tail(self._folders.nginx_output)
         try:
             if not (await self._launcher.status(program.NGINX)).running:
-                # It may be in back-off after repeated failures with the previous configuration.
+                # The service may be waiting after repeated failures with the previous configuration; a stop ends the
+                # wait.
                 await self._launcher.stop(program.NGINX)
             await self._launcher.ensure(program.service(self._folders, self._tree.main, self._ports))
             if reload:
@@ -328,7 +329,8 @@ class Generations:
             for number, site in sites.items():
                 try:
                     files[number] = _GONE if site is None else self._file(site)
-                    # Before the site is served so: a protected path must never be open to everybody.
+                    # The password files are written before the site is served with them: a protected path must never be
+                    # open to everybody.
                     if site is not None:
                         hold_passwords(self._folders, site, self._worker_user)
                 except (ValueError, OSError) as error:
@@ -374,7 +376,8 @@ class Generations:
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
-        # Created by the launcher: nginx's own files get the mask of `program.command`.
+        # Created here with its mode, because otherwise the launcher would create it: the umask of `program.command`
+        # applies only to nginx's own files.
         folders.nginx_output.touch(mode=0o640)
         self._tree.prepare()
 
@@ -383,7 +386,7 @@ class Generations:
             running = (await self._launcher.status(program.NGINX)).running
         except LauncherError as error:
             raise NginxError(f"Whether the web server runs cannot be found out: {error}") from error
-        # The status socket outlives nginx: nothing would answer there.
+        # Asked only if nginx runs: its status socket still exists when it has ended, but nothing answers there.
         return await program.served_generation(self._folders) if running else None
 
 

@@ -25,4 +25,4 @@ def rotate(logs: Path) -> int:
                 path.replace(numbered(path, 1))
         return sum(numbered(logs / name, 1).exists() and not (logs / name).exists() for name in _OF_NGINX)
     except FileNotFoundError:
-        return 0  # The site was deleted meanwhile; if not, the next call finds what is to be done.
+        return 0  # The site was deleted meanwhile; if not, the next call tries again.

@@ -27,10 +27,10 @@ _FASTCGI: Final = {
     "SERVER_ADDR": "$server_addr",
     "SERVER_PORT": "$server_port",
     "SERVER_NAME": "$host",
-    # The host that selected this server, as for a proxied site.
+    # The host name with which this server was selected, as for a proxied site.
     "HTTP_HOST": "$host$svc_port",
     "REDIRECT_STATUS": "200",
-    # A header `Proxy` would become the environment's proxy variable ("httpoxy").
+    # Otherwise a request header `Proxy` would become the proxy variable of PHP's environment ("httpoxy").
     "HTTP_PROXY": '""',
 }
 
@@ -84,9 +84,9 @@ def php_rules(socket: str, parameters: Mapping[str, str]) -> Iterator[str]:
 
 def _run(socket: str, parameters: Mapping[str, str]) -> Iterator[str]:
     yield r'fastcgi_split_path_info "(?s)^(.+?\.php)(/.*)\z";'
-    # `try_files` resets the split path.
+    # Saved first, because `try_files` resets the split path.
     yield "set $path_info $fastcgi_path_info;"
-    # Only an existing file: otherwise `/picture.jpg/x.php` would run as PHP.
+    # The file must exist: otherwise `/picture.jpg/x.php` would run picture.jpg as PHP.
     yield "try_files $fastcgi_script_name =404;"
     yield f'fastcgi_pass "unix:{socket}";'
     for name, value in {**_FASTCGI, **parameters}.items():

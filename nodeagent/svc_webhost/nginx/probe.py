@@ -57,7 +57,8 @@ async def _answers(host: str, port: int) -> bool:
 
 async def _shown_certificate(host: str, port: int) -> str | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Only the shown certificate is checked; whether to trust its issuer is up to visitors.
+    # TLS need not verify the certificate: only the shown one is returned, and visitors decide whether to trust its
+    # issuer.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with trio.move_on_after(PROBE_SECONDS):

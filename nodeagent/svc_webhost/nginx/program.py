@@ -53,7 +53,7 @@ def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
         ports=tuple(ListeningPort(address, port, _HELD, _FORM) for address, port in ports.listened),
         nonblocking=True,
         log=folders.nginx_output,
-        # SIGQUIT lets it finish open requests.
+        # At SIGQUIT nginx finishes open requests before it ends.
         stop_signal=signal.SIGQUIT,
         umask=UMASK,
     )

@@ -56,7 +56,7 @@ class Ports:
     @property
     def listened(self) -> tuple[tuple[str, int], ...]:
         """Address and port of each `listen`."""
-        every = ["0.0.0.0", *(["::"] if self.ipv6 else [])]  # noqa: S104 - sites are for everybody
+        every = ["0.0.0.0", *(["::"] if self.ipv6 else [])]  # noqa: S104 - sites are public
         return tuple((address, port) for port in (self.http, self.https) for address in every)
 
     def listen(self, port: int, options: str = "") -> Iterator[str]:
@@ -114,7 +114,7 @@ def _server(
     yield f"server_name {' '.join(names)};"
     yield f'access_log "{logs}/access.log" svc;'
     yield f'error_log "{logs}/error.log" warn;'
-    # The log is for visitors' requests.
+    # Requests of the probe are not logged: the log is for visitors' requests.
     yield from (f"location = {PROBE} {{", "access_log off;", "return 404;", "}")
     yield from _challenges(folders, otherwise="=404", staged=site.staged is not None)
     yield from content
@@ -132,7 +132,8 @@ def _tls(site: SiteServer) -> Iterator[str]:
         yield f'ssl_certificate "{site.certificate.chain}";'
         yield f'ssl_certificate_key "{site.certificate.key}";'
         if site.hsts:
-            # A header of an inner level replaces all headers of the outer one.
+            # The common headers are repeated, because `add_header` at an inner level replaces all headers of the outer
+            # one.
             yield from _SECURITY_HEADERS
             yield "add_header Strict-Transport-Security $svc_hsts always;"
 
@@ -151,7 +152,7 @@ def _upstream(site: SiteServer) -> Iterator[str]:
     match site.serves:
         case App(socket=socket):
             yield f"upstream {site.account} {{"
-            # A restarting application refuses nobody: its socket stays, and connections wait in it.
+            # While an application restarts, no request is refused: its socket stays, and connections wait in it.
             yield f'server "unix:{socket}" max_fails=0;'
             yield "}"
         case Proxy(addresses=addresses, port=port):
@@ -170,7 +171,7 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
         yield from _suspended()
         return
     if site.staged is not None:
-        # A header of an inner level replaces all headers of the outer one.
+        # The common headers are repeated, because `add_header` at an inner level replaces all headers of the outer one.
         yield from _SECURITY_HEADERS
         yield from staged_rules(password_file(folders, site.number))
     yield from access_rules(site, folders)
@@ -191,7 +192,7 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
             yield from php_rules(socket, _told_php(site))
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
-            # Before PHP: the first matching regular expression wins.
+            # These rules come before PHP's, because the first matching regular expression wins.
             yield from wordpress_rules()
             yield from php_rules(socket, _told_php(site))
         case App():
@@ -218,11 +219,11 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
         raise ValueError(f"the document root {root} is not in the home of {site.account}")
     yield f'root "{root}";'
     yield f'disable_symlinks if_not_owner "from={home}";'
-    # Before any other regular expression. They get the status that Apache returns for them, whether they exist or not.
+    # These come before any other regular expression. As with Apache the status is 403, whether the file exists or not.
     yield r'location ~ "/\.ht[^/]*\z" {'
     yield "return 403;"
     yield "}"
-    # And .git, .env.
+    # Other hidden files and folders, such as .git and .env.
     yield r'location ~ "(?s)^/\.(?!well-known/)|./\." {'
     yield "return 404;"
     yield "}"
@@ -240,9 +241,10 @@ def _told_php(site: SiteServer) -> dict[str, str]:
 def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
     yield from with_bodies("/", [f"proxy_pass {upstream};"])
     yield "proxy_http_version 1.1;"
-    # The host that selected this server: `Host` may name another one if the request line has an absolute URL.
+    # The host name with which this server was selected: the request's `Host` may be another one if its request line
+    # contains an absolute URL.
     yield "proxy_set_header Host $host$svc_port;"
-    # Replaces the visitor's own value instead of extending it.
+    # Replaces the value that the visitor has sent, instead of extending it.
     yield "proxy_set_header X-Forwarded-For $remote_addr;"
     yield "proxy_set_header X-Real-IP $remote_addr;"
     yield "proxy_set_header X-Forwarded-Proto $scheme;"
@@ -280,7 +282,8 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     yield "daemon off;"
     yield "worker_processes auto;"
     yield "worker_rlimit_nofile 65536;"
-    # A reload leaves the old workers to their connections: one that is never closed would keep them for ever.
+    # After a reload, the old workers stay until their connections end: without a limit, one connection that is never
+    # closed would keep them for ever.
     yield "worker_shutdown_timeout 1h;"
     yield f'pid "{folders.run}/nginx.pid";'
     yield f'error_log "{folders.nginx_log}" warn;'
@@ -318,7 +321,7 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
     yield "server {"
     yield from ports.listen(ports.http, "default_server")
     yield "server_name _;"
-    # Defines the variable even if no site sets it.
+    # Defines the variable for the case that no site sets it.
     yield f'set {GUESSES} "";'
     yield from _challenges(folders, otherwise="=444")
     yield "location / {"
@@ -359,7 +362,7 @@ _HTTP: Final = (
     f"fastcgi_buffers 8 {_BUFFER};",
     f"proxy_buffer_size {_BUFFER};",
     f"proxy_buffers 8 {_BUFFER};",
-    # A name has up to 253 bytes; with these sizes nginx can hash some thousand names.
+    # A name has up to 253 bytes; with these sizes nginx can store some thousand names.
     "server_names_hash_bucket_size 512;",
     "server_names_hash_max_size 16384;",
     "variables_hash_max_size 2048;",
@@ -382,8 +385,9 @@ _HTTP: Final = (
     "default upgrade;",
     '"" close;',
     "}",
-    # The format `combined`, except that for scheduled tasks the query is dropped: it may be a key, and the log has
-    # readers who may not see the task. A visitor with that user agent only hides their own query.
+    # The log format is `combined`, except that the query is dropped from requests of scheduled tasks: the query may be
+    # a key, and people who may not see the task can read the log. If a visitor sends this user agent, only that
+    # visitor's own query is hidden.
     "map $request_uri $svc_path {",
     '"~^(?<svc_before_query>[^?]*)" $svc_before_query;',
     "}",
@@ -393,7 +397,7 @@ _HTTP: Final = (
     "}",
     """log_format svc '$remote_addr - $remote_user [$time_local] "$svc_request" $status $body_bytes_sent"""
     """ "$http_referer" "$http_user_agent"';""",
-    # An application's own header stays; an empty value adds none.
+    # If an application sends this header itself, its own is kept: with an empty value nginx adds none.
     "map $upstream_http_x_content_type_options $svc_content_type_options {",
     '"" nosniff;',
     'default "";',

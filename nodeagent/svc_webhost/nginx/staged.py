@@ -16,13 +16,13 @@ def staged_rules(passwords: Path) -> Iterator[str]:
     yield 'auth_basic "Staging";'
     yield f'auth_basic_user_file "{passwords}";'
     yield 'add_header X-Robots-Tag "noindex, nofollow" always;'
-    # Crawlers must be able to read it, and have no password.
+    # Crawlers have no password, but must be able to read robots.txt.
     yield "location = /robots.txt {"
     yield "auth_basic off;"
     yield "default_type text/plain;"
     yield f'return 200 "{_ROBOTS}";'
     yield "}"
-    # The live site does what is due.
+    # Due tasks are run by the live site only.
     yield "location = /wp-cron.php {"
     yield "return 404;"
     yield "}"

@@ -129,10 +129,10 @@ class Tree:
             if number not in changes:
                 os.link(path, sites / path.name)
         written = [(sites / _name(number), text) for number, text in changes.items() if text is not None]
-        # In parallel: concurrent flushes share a commit of the file system's journal.
+        # Flushed in parallel, because concurrent flushes share one commit of the file system's journal.
         with ThreadPoolExecutor(FLUSHES) as flushing:
             for _ in flushing.map(_write_flushed, written):
-                pass  # Raises the threads' exceptions here.
+                pass  # The loop raises exceptions of the threads here.
         sync_folder(sites)
         write_whole(folder / "nginx.conf", main.encode(), mode=0o600)
 

@@ -47,7 +47,7 @@ def visitor_bounds() -> Iterator[str]:
         f"proxy_max_temp_file_size {ANSWER_BYTES};",
         "limit_conn_status 429;",
         "limit_req_status 429;",
-        # Otherwise refused requests would fill the site's log.
+        # Logged at a lower level, so that refused requests do not fill the site's log.
         "limit_conn_log_level notice;",
         "limit_req_log_level notice;",
         "map $binary_remote_addr $svc_visitor {",

@@ -129,7 +129,8 @@ class PhpMasters:
                     try:
                         await self._launcher.stop(pool.service_name)
                     except LauncherError as left:
-                        # The rounds stop services that no record wants (panel/sites/programs.py).
+                        # A service that stays running is stopped by the rounds, because no record wants it
+                        # (panel/sites/programs.py).
                         log.warning("php.failed_start_left", service=pool.service_name, reason=str(left))
             raise PhpError(str(error)) from error
 
@@ -245,7 +246,8 @@ def _asked(pid: int) -> int | None:
     try:
         if Path(f"/proc/{pid}/task/{pid}/children").read_text():
             return None
-        # Page faults of reaped children, proc(5): every process causes some.
+        # Page faults of children that were reaped, see proc(5): every process causes some, so the number shows whether
+        # any has run.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[_CHILDREN_FAULTS])
     except OSError:
         return None
@@ -257,7 +259,7 @@ def _prepare(pool: Pool, folders: HostFolders) -> int:
     folders.php_sockets.mkdir(mode=0o711, exist_ok=True)
     configuration = configuration_of(pool, folders)
     folders.php.mkdir(mode=0o711, exist_ok=True)
-    # Other sites cannot see the folder.
+    # This folder is not visible to other sites.
     configuration.parent.mkdir(mode=0o755, exist_ok=True)
     if pool.staged:
         kept_mail.prepare(pool.account, folders)

@@ -62,7 +62,7 @@ class Pool:
     @property
     def mark(self) -> str:
         """Identifies this definition."""
-        # Without limits, which belong to the site and change while it runs.
+        # The digest leaves out the limits, because these belong to the site and can change while the pool runs.
         text = "\n".join((*_lines(self, "", Path("/"), Path("/")), self.version, str(self.restarts)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -104,7 +104,8 @@ def render_pool(pool: Pool, folders: HostFolders) -> str:
 
 def pool_service(pool: Pool, folders: HostFolders) -> Service:
     socket, configuration = socket_of(pool, folders), configuration_of(pool, folders)
-    # -O: it logs to its standard error, which is the site's log, as it could not open that file itself.
+    # -O: the master logs to its standard error, which leads to the site's log, because it could not open that file
+    # itself.
     command = (str(program(pool.version)), "-F", "-O", "-y", str(configuration))
     return site_service(
         folders,
@@ -116,7 +117,7 @@ def pool_service(pool: Pool, folders: HostFolders) -> Service:
         limits=pool.limits,
         log=LOG,
         shown=(configuration.parent,),
-        # SIGQUIT lets it finish open requests.
+        # At SIGQUIT php-fpm finishes open requests before it ends.
         stop_signal=signal.SIGQUIT,
         stop_seconds=_DRAIN_SECONDS + 5.0,
         on_demand=True,
@@ -126,19 +127,19 @@ def pool_service(pool: Pool, folders: HostFolders) -> Service:
 def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
     settings = pool.settings
     yield "[global]"
-    # It is opened in any case, and not used.
+    # php-fpm opens this log in any case, but does not use it.
     yield "error_log = /dev/null"
     yield "log_limit = 8192"
     yield "log_level = warning"
     yield f"process_control_timeout = {_DRAIN_SECONDS}s"
     yield f"[{pool.account.name}]"
     yield f"listen = {socket}"
-    # A site without visitors has no process but its master.
+    # Without visitors a site has no process except its master.
     yield "pm = ondemand"
     yield f"pm.max_children = {_workers(pool)}"
     yield f"pm.process_idle_timeout = {pool.worker_rest_seconds}s"
     yield "pm.max_requests = 1000"
-    # A request that waits uses no processor time, so max_execution_time does not end it.
+    # While a request waits it uses no processor time, so max_execution_time does not end it; this does.
     yield f"request_terminate_timeout = {MOST_EXECUTION_SECONDS + 10}s"
     yield f"ping.path = {PING}"
     yield f"ping.response = {pool.account.name}"
@@ -150,7 +151,7 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
         yield f"env[{name}] = ${name}"
     for name in ("sys_temp_dir", "upload_tmp_dir", "session.save_path"):
         yield f'php_value[{name}] = "{home / "tmp"}"'
-    # Debian removes old sessions by cron, but only in its own folder.
+    # Debian removes old sessions with a cron job, but only in its own folder.
     yield "php_value[session.gc_probability] = 1"
     yield "php_admin_flag[log_errors] = on"
     yield 'php_admin_value[error_log] = "/proc/self/fd/2"'

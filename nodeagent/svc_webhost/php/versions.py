@@ -40,7 +40,7 @@ def _installed(etc: Path) -> Iterator[str]:
 def installed_extensions(version: str, etc: Path = ETC) -> list[Extension]:
     """By name. Extensions that are compiled into PHP are not included. Blocks."""
     folder = etc / version
-    # Links such as 20-curl.ini: the number is their order.
+    # The folder contains links such as 20-curl.ini; the number is the order in which extensions are loaded.
     enabled = {path.stem.partition("-")[2] for path in (folder / "fpm" / "conf.d").glob("*.ini")}
     there = {path.stem for path in (folder / "mods-available").glob("*.ini")}
     return [Extension(name, name in enabled) for name in sorted(there)]

@@ -47,7 +47,8 @@ async def give_memory(postmaster: int, account: str, owner: UserName) -> None:
                 *("/usr/bin/prlimit", f"--pid={pid}", f"--data={OWNER_BYTES}:"),
             )
             ended = await trio.run_process(command, check=False, capture_stderr=True)
-            if ended.returncode != 0:  # It may have ended; and small work succeeds without more memory.
+            # The process may have ended; and if its work is small, it succeeds without more memory.
+            if ended.returncode != 0:
                 log.warning("databases.no_room_for_owner", owner=owner, error=ended.stderr.decode().strip())
         await trio.sleep(_LOOK)
 
@@ -61,9 +62,9 @@ def _new(postmaster: int, owner: UserName, known: set[int]) -> list[int]:
         try:
             title = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
-            continue  # It has ended.
+            continue  # The process has ended.
         if not title.startswith(b"postgres: "):
-            continue  # It has just been started, and its title does not name the user yet.
+            continue  # The process has just been started, and its title does not name the user yet.
         known.add(pid)
         if title.startswith(f"postgres: {owner} ".encode()):
             found.append(pid)

@@ -116,7 +116,7 @@ class Postgres:
             "ident_file": str(self._folder / "pg_ident.conf"),
             "password_encryption": "scram-sha-256",
             "max_connections": str(_SHARES.server),
-            # For each process; only a superuser may change it.
+            # The limit applies to each process; only a superuser may change it.
             "temp_file_limit": "1GB",
             "superuser_reserved_connections": str(_RESERVED),
             "shared_buffers": "48MB",
@@ -127,8 +127,8 @@ class Postgres:
         return Service(
             name=SERVICE,
             command=(
-                # For each session's process: an allocation beyond it fails its statement (53200). The second number is
-                # for the panel's own sessions (`room`).
+                # The limit applies to each session's process: an allocation beyond it fails its statement (53200). The
+                # second number is the limit for the panel's own sessions (`room`).
                 *("/usr/bin/prlimit", f"--data={SESSION_BYTES}:{OWNER_BYTES}", str(_PROGRAMS / "postgres")),
                 *("-D", str(instance.data)),
                 *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
@@ -137,9 +137,9 @@ class Postgres:
             group=ACCOUNT,
             environment={"LANG": "C.UTF-8"},
             log=instance.log,
-            # Of the whole server, including parallel queries and files in memory.
+            # The limit for the whole server, including parallel queries and files in memory.
             limits=Limits(memory_mib=(SHARE_BYTES + _OWN_BYTES) >> 20),
-            # SIGINT ends sessions and rolls their transactions back.
+            # At SIGINT the server ends sessions and rolls their transactions back.
             stop_signal=signal.SIGINT,
             stop_seconds=120.0,
             umask=0o077,
@@ -230,7 +230,7 @@ class Postgres:
         }
         taken = sorted(there - wanted.keys())
         of_the_site = await self._databases_of(prefix_of(name))
-        # Its own objects go to the owners of its databases, before it loses its rights on them.
+        # The role's own objects are given to the owners of its databases before it loses its rights on them.
         for database in of_the_site:
             await self._within(database, Do.IN_DATABASE_REASSIGN(role=name, owner=owner_of(database)))
         await self._superuser.ask(
@@ -326,7 +326,7 @@ class Postgres:
                 nursery.start_soon(give_memory, postmaster, ACCOUNT, owner)
                 try:
                     yield password
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is raised below
+                except Exception as error:  # noqa: BLE001 - raised below, whatever it is
                     failure = error
                 nursery.cancel_scope.cancel()
             if failure is not None:
@@ -359,7 +359,8 @@ class Postgres:
         for line in (await self._superuser.ask(Do.DATABASES_WITH(role=role))).splitlines():
             database = DatabaseName(line)
             owner, of_site = owner_of(database), prefix_of(database) == prefix
-            # Reassigning includes whole databases: never to the owner of another customer's.
+            # Reassigning also moves whole databases, so it is done only within the site: a database must never get an
+            # owner of another customer.
             given = [Do.IN_DATABASE_REASSIGN(role=role, owner=owner)] if of_site and role != owner else []
             try:
                 await self._once_free(

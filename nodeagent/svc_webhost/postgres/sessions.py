@@ -25,7 +25,7 @@ def sessions_of(postmaster: int) -> list[Session]:
             title = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0 ")
             sizes = dict(_FIELD.findall(Path(f"/proc/{pid}/status").read_text()))
         except OSError:
-            continue  # It has ended.
+            continue  # The process has ended.
         shared = int(sizes.get("RssShmem", 0)) << 10
         taken = (int(sizes.get("RssAnon", 0)) << 10) + max(0, shared - _COMMON_BYTES)
         if user := _TITLE.match(title):

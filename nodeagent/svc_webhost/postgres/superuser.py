@@ -29,14 +29,14 @@ from svc_webhost.databases.names import DatabaseName, checked
 _OPTIONS: Final = " ".join(
     f"-c {setting}"
     for setting in (
-        # An owner sets defaults for sessions in its database (ALTER DATABASE ... SET). These settings override them: a
-        # hostile search_path, role or timeout neither changes our statements nor ends them.
+        # The owner of a database can set defaults for sessions in it (ALTER DATABASE ... SET). The settings here
+        # override them, so that a hostile search_path, role or timeout neither changes our statements nor ends them.
         *("search_path=pg_catalog", "role=none", "default_transaction_read_only=off", "row_security=off"),
         *("statement_timeout=0", "lock_timeout=30000", "idle_in_transaction_session_timeout=0"),
         *("idle_session_timeout=0", "default_tablespace=", "client_min_messages=warning"),
-        # If an owner names a library that does not exist, each session ends at its start.
+        # If an owner sets a library that does not exist here, each session would end when it starts.
         "local_preload_libraries=",
-        # A failing statement would be logged in full, with the password verifier in it.
+        # If a statement fails, it would be logged in full, including a password verifier in it.
         "log_min_error_statement=panic",
     )
 )
@@ -59,7 +59,8 @@ class SuperuserStatement(Enum):
         "LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {number}' "
         "WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{database}') \\gexec"
     )
-    # The owner may close it to everybody, the superuser included, or make it a template, which cannot be dropped.
+    # An owner may have closed the database to everybody, even to the superuser, or made it a template, which cannot be
+    # dropped. This reverses both.
     OPEN_DATABASE = (
         "SELECT 'ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true IS_TEMPLATE false' WHERE EXISTS "
         "(SELECT FROM pg_database WHERE datname = '{database}' AND (datistemplate OR NOT datallowconn)) \\gexec"
@@ -86,13 +87,14 @@ class SuperuserStatement(Enum):
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = '{database}' AND usename ~ '^(owner_)?s[0-9]+_'"
     )
-    # A grant that is not committed yet holds a lock on its grantee, so that the role cannot be dropped.
+    # An uncommitted grant holds a lock on the role that it is for, which prevents the role from being dropped: end the
+    # sessions that hold such locks.
     END_SESSIONS_AT = (
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'object' AND pid <> pg_backend_pid() "
         "AND classid = 'pg_authid'::regclass AND objid = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"
     )
-    # The whole server shares transaction ids, and refuses all changes when they run out. A session with a lock, a
-    # snapshot or a temporary table keeps the ids of its database from being reused.
+    # All databases of a server share the transaction ids, and when these run out, the server refuses all changes. A
+    # session with a lock, a snapshot or a temporary table prevents the ids of its database from being reused.
     KEEPING_NUMBERS = (
         "SELECT pid, usename FROM pg_stat_activity JOIN pg_database ON datid = pg_database.oid "
         "WHERE greatest(age(datfrozenxid), mxid_age(datminmxid)) > {number} "
@@ -113,8 +115,8 @@ class SuperuserStatement(Enum):
         "SELECT datname FROM pg_database WHERE starts_with(datname, '{prefix}') AND datname ~ '^s[0-9]+_' "
         "ORDER BY datname"
     )
-    # Databases with objects that belong to the role or grants to it. Not only its own site's: an owner may grant to any
-    # role, another customer's as well, and such a role could not be dropped.
+    # Databases that contain objects of the role or grants to it. These may be other sites' databases: an owner may
+    # grant to any role, even another customer's, and without revoking that the role could not be dropped.
     DATABASES_WITH = (
         "SELECT DISTINCT datname FROM pg_shdepend JOIN pg_database "
         "ON oid = CASE WHEN classid = 'pg_database'::regclass THEN objid ELSE dbid END "
@@ -156,7 +158,8 @@ class Superuser:
     async def ask(self, *orders: Order, database: DatabaseName | None = None) -> str:
         """Lines of tabulated values. Each statement is a transaction of its own. `database`: a customer's; statements
         that may not run there raise ValueError."""
-        # Both ways: an IN_DATABASE statement without its customer's database would change `postgres` itself.
+        # Checked in both directions: an IN_DATABASE statement that is run without its customer's database would change
+        # the database `postgres` itself.
         for order in orders:
             if order.statement.name.startswith("IN_DATABASE") is not (database is not None):
                 raise ValueError(f"{order.statement.name} does not run in {database or 'the database of our own'}")

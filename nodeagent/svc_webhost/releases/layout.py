@@ -139,7 +139,7 @@ class Releases:
         try:
             self._order.rename(self._trial)
         except FileNotFoundError:
-            return None  # It was withdrawn this moment.
+            return None  # The order was withdrawn at this moment.
         _sync(self.root)
         return trial
 
@@ -178,7 +178,7 @@ class Releases:
             if found.is_dir() and not found.is_symlink():
                 shutil.rmtree(found)
             else:
-                found.unlink()  # An archive whose download ended with the core.
+                found.unlink()  # An archive whose download was interrupted by the core's end.
 
 
 def _age(name: str) -> tuple[int, ...]:

@@ -41,10 +41,10 @@ class SystemdServer:
         _ran("systemctl", "stop", CORE, seconds=_STOP_SECONDS)
 
     def start(self) -> None:
-        # Failures that were counted before do not belong to the release that starts.
+        # Failures that systemd has counted so far are not of the release that is started now.
         _ran("systemctl", "reset-failed", CORE, WEB)
         _ran("systemctl", "start", "--no-block", CORE)
-        # A restart instead of a stop: systemd keeps its listening socket, and connections wait.
+        # Restarted and not stopped, so that systemd keeps the listening socket, and connections wait.
         _ran("systemctl", "restart", "--no-block", WEB)
 
     def core(self) -> Core | None:
@@ -69,7 +69,7 @@ class SystemdServer:
 
     def web_answers(self, trial: Trial) -> bool:
         context = ssl.create_default_context()
-        # It is this server itself, so the certificate's issuer does not matter.
+        # The connection is to this server itself, so the certificate need not be verified.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", trial.ports.web, timeout=_TIMEOUT, context=context)

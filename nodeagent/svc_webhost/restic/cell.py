@@ -35,7 +35,7 @@ def main() -> None:
         _mount(libc, None, mounted, MS_BIND | MS_REMOUNT | held)
         if not os.statvfs(mounted).f_flag & ST_NOSYMFOLLOW:
             raise OSError(0, "this kernel cannot mount without following links (Linux 5.10 can)")
-        # A program that root executes gets exactly the bounding set.
+        # A program executed by root gets all capabilities of the bounding set, so all others are dropped from it.
         for capability in range(LAST_CAPABILITY + 1):
             if capability != CAP_DAC_READ_SEARCH:
                 libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)

@@ -160,7 +160,7 @@ class SystemRestic:
         async def drop(_: list[str]) -> None:
             """sftp repeats each line, and names missing files."""
 
-        # The next command finds out whether the repository exists and its server answers.
+        # An error is ignored: the next command finds out whether the repository exists and its server answers.
         with suppress(ServiceError):
             await run((*QUIET, *command), seconds=STALLED_SECONDS, stdin=stdin, read=drop)
 
@@ -179,7 +179,8 @@ class SystemRestic:
         parts: list[str] = []
 
         async def take(lines: list[str]) -> None:
-            parts.extend(line for line in lines if parts or line.startswith("["))  # One line, in pieces if it is long.
+            # The output is one line, which arrives in several pieces if it is long.
+            parts.extend(line for line in lines if parts or line.startswith("["))
 
         await self._run(run, repository, ["snapshots", "--json", "--no-lock"], take=take)
         return _SNAPSHOTS.validate_json("".join(parts) or "[]")
@@ -325,7 +326,7 @@ class SystemRestic:
             "RESTIC_PASSWORD_FILE": str(repository.password_file),
             "RESTIC_PROGRESS_FPS": "0.5",
             "GOMAXPROCS": "1",
-            # Its temporary files go with the job's folder.
+            # restic's temporary files are in the job's folder, and removed with it.
             "TMPDIR": str(repository.password_file.parent),
             **repository.environment,
         }

@@ -65,7 +65,7 @@ def scan(root: str, uid: int, before: str | None, target: str, excluded: str) ->
                 else:
                     told["new_bytes"] += entry["s"]
                     if not _read_content(os.path.join(root, path), entry):
-                        continue  # It was removed, or replaced by something else than a file.
+                        continue  # The file was removed, or replaced by something that is not a file.
             listed.write(json.dumps(entry, separators=(",", ":")) + "\n")
     return told
 
@@ -153,7 +153,8 @@ def verify(tree: str, manifest: str, below: str, uid: int, gid: int) -> Entry:
             if "l" in entry and os.readlink(full) != entry["l"]:
                 differs(path, "leads elsewhere")
             continue
-        os.chmod(full, entry["m"])  # A change of the owner clears set-uid bits.
+        # The mode is set after the owner, because changing the owner clears the set-uid bits.
+        os.chmod(full, entry["m"])
         found = os.lstat(full)
         if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (uid, gid, entry["m"]):
             differs(path, "has another owner or another mode")
@@ -219,7 +220,7 @@ def _walk(root: str, *, everything: bool = False) -> Iterator[tuple[str, os.stat
         try:
             entries = sorted(os.scandir(os.path.join(root, above)), key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # Removed meanwhile.
+            continue  # The entry was removed meanwhile.
         for entry in entries:
             path = f"{above}/{entry.name}" if above else entry.name
             if not everything and path in LEFT_OUT:
@@ -243,7 +244,7 @@ def _entry(path: str, found: os.stat_result, root: str, uid: int) -> Entry | Non
     elif kind == "l":
         try:
             entry["l"] = os.readlink(os.path.join(root, path))
-        except OSError:  # It has been replaced: `settle` finds that it was changed.
+        except OSError:  # The entry was replaced; `settle` finds the change.
             entry["l"] = ""
     entry |= {"n": found.st_mtime_ns, "c": found.st_ctime_ns, "i": found.st_ino}
     return entry

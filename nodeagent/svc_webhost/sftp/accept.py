@@ -58,7 +58,7 @@ class Arrivals:
         if new.count(place) >= MOST_OF_ONE:
             return False
         refused = 0.5 + 0.5 * (len(new) - _CROWD) / (_MOST - _CROWD) if len(new) >= _CROWD else 0.0
-        return random.random() >= refused  # noqa: S311 - who is refused in a crowd is nobody's secret
+        return random.random() >= refused  # noqa: S311 - which connection is refused needs no secrecy
 
     def _new(self, now: float) -> list[str]:
         return [whence for came, whence in self._held.values() if now - came < LOGIN_SECONDS]
@@ -77,13 +77,13 @@ def place_of(address: str) -> str:
 
 def has_signed_in(sshd: int, strangers: frozenset[int]) -> bool:
     """By its children: before a login has signed in, one of them runs as one of the users `strangers`."""
-    # The process may end meanwhile.
+    # Processes may end while they are looked at.
     with suppress(OSError):
         with open(f"/proc/{sshd}/task/{sshd}/children") as file:
             children = file.read().split()
         for child in children:
             with suppress(OSError), open(f"/proc/{child}/status") as file:
-                # These files belong to root, since sshd cannot be traced: so read the uid from the content.
+                # The uid is read from the file's content: since sshd cannot be traced, root owns its files in /proc.
                 words = next(line for line in file if line.startswith("Uid:")).split()
                 if int(words[1]) not in strangers:
                     return True
@@ -96,7 +96,7 @@ def main(command: list[str]) -> None:
     for each in listening:
         each.set_inheritable(False)
         selector.register(each, selectors.EVENT_READ)
-    # A child's end writes to it, which ends the wait below.
+    # When a child ends, a byte is written to this socket, which ends the wait below.
     ended, wake = socket.socketpair()
     for each in (ended, wake):
         each.setblocking(False)
@@ -128,7 +128,7 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
     except (BlockingIOError, ConnectionAbortedError):
         return
     except OSError as error:
-        # Out of memory or descriptors: the connection waits, and so does this loop.
+        # Memory or descriptors have run out: the connection waits, and so does this loop.
         print(f"a connection cannot be accepted yet: {error}", file=sys.stderr, flush=True)
         time.sleep(_BUSY_SECONDS)
         return
@@ -139,7 +139,7 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
         try:
             if not _somebody_may_sign_in() or not arrivals.admits(place, now):
                 return
-            # Python ignores SIGPIPE, and a program would inherit that.
+            # SIGPIPE is restored, because Python ignores it and the program would inherit that.
             pid = os.posix_spawn(command[0], command, environment, file_actions=both, setsigdef=[signal.SIGPIPE])
         except OSError as error:
             print(f"sshd cannot be started for {address}: {error}", file=sys.stderr, flush=True)

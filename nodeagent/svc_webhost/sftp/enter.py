@@ -53,7 +53,7 @@ def _take_on(folder: str) -> None:
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount(f"{folder}/etc", "/etc", None, _MS_BIND)
     _mount("none", "/run", "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "size=4m,mode=0755")
-    # The folder for sshd's privilege separation, empty and root's.
+    # The folder for sshd's privilege separation: it must be empty and belong to root.
     os.mkdir("/run/sshd", 0o755)
     os.mkdir(_ROOTS, 0o755)
     os.mkdir(_SHELLS, 0o755)
@@ -62,7 +62,8 @@ def _take_on(folder: str) -> None:
     _mount(f"{folder}/../run/shells", f"{_SHELLS}/sockets", None, _MS_BIND)
     for target in (_SHELLS, f"{_SHELLS}/usr", f"{_SHELLS}/sockets"):
         _mount(None, target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
-    # sshd records sign-ins at a terminal in a file with a slot for each user id, which are large here.
+    # For sign-ins at a terminal, sshd writes a file with a slot for each user id. The ids are large here, so the file
+    # would be huge; nothing can be written here.
     _mount("none", "/var/log", "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 

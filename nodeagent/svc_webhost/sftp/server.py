@@ -106,7 +106,7 @@ class SftpServer:
             stay = {login.name for login in logins}.difference(ended)
             await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset(stay))
             await trio.to_thread.run_sync(_end_surplus, self._folder / "etc")
-            # Once revoked logins can no longer come in, end what they have started as well.
+            # Revoked logins can no longer sign in from here on, so the shells that they have started are ended as well.
             await self._shells.agree(logins, ended)
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
             raise SftpError(f"The SFTP server cannot be notified: {error}") from error
@@ -152,7 +152,7 @@ class SftpServer:
             if login.kind is AccessKind.SFTP
         }
         _write(self._folder / "logins.json", json.dumps(shown), 0o600)
-        # Keys and passwords before the accounts that they open: no account ever exists without them.
+        # Keys and passwords are written before the accounts that they open: so no account ever exists without them.
         for name, text in sorted(account_files(logins, _sshd_uid()).items(), key=lambda each: each[0] == "passwd"):
             _write(etc / name, text, 0o600 if name == "shadow" else 0o644)
         names = {login.name for login in logins}
@@ -161,7 +161,7 @@ class SftpServer:
                 left.unlink()
         with suppress(FileNotFoundError):
             if self.log.stat().st_size > _LARGEST_LOG:
-                # The writer appends at the end, wherever that is.
+                # Truncating is safe: the writer always appends at the end of the file.
                 os.truncate(self.log, 0)
 
     def _make_host_keys(self) -> None:
@@ -251,7 +251,8 @@ def connections(etc: Path) -> dict[str, list[int]]:
         with suppress(OSError):
             connection = _CONNECTION.match(Path(f"/proc/{entry}/cmdline").read_bytes())
             if connection and os.path.samefile(f"/proc/{entry}/root/etc", etc):
-                # starttime is the 22nd field of proc(5); the second one, in brackets, may hold anything.
+                # starttime is the 22nd field, see proc(5); the second field is in brackets and may contain any
+                # character.
                 began = Path(f"/proc/{entry}/stat").read_text().rpartition(") ")[2].split()[19]
                 found.append((int(began), int(entry), connection[1].decode()))
     by_login: dict[str, list[int]] = {}
@@ -265,7 +266,8 @@ def _end_surplus(etc: Path) -> None:
     for pids in connections(etc).values():
         for pid in pids[MOST_CONNECTIONS:]:
             with suppress(OSError):
-                # The half with the connection would survive the other one.
+                # sshd has two processes for a session. Both are killed: the half with the connection would otherwise
+                # stay.
                 halves = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
                 for half in (*halves, pid):
                     os.kill(half, signal.SIGKILL)

@@ -22,7 +22,7 @@ class Addresses:
 
     def __init__(self, hosts: Mapping[str, str], homes: tuple[str, str] | None = None) -> None:
         self._hosts = {old.lower().encode(): new.encode() for old, new in hosts.items()}
-        # The longest first: of two names with the same start the longer one is meant.
+        # Longest first: if two names start the same, the longer one has to be tried first.
         names = b"|".join(re.escape(name) for name in sorted(self._hosts, key=len, reverse=True))
         self._host = re.compile(rb"(%b{2})(%b)%b" % (_SLASH, names, _BEHIND_HOST), re.IGNORECASE)
         self._needles = list(self._hosts)

@@ -30,7 +30,7 @@ _ESCAPED: Final = re.compile(rb"\\([0-9a-fA-F]{2})")
 Change = Callable[[bytes], bytes]
 
 
-class _Malformed(Exception):  # noqa: N818 - it never leaves this module
+class _Malformed(Exception):  # noqa: N818 - never leaves this module
     """The data is not PHP's, or incomplete."""
 
 

@@ -33,7 +33,8 @@ _LEVEL: Final = 2
 _TABLE: Final = re.compile(rb"CREATE TABLE (?:IF NOT EXISTS )?`((?:[^`]|``)+)` \(")
 _COLUMN: Final = re.compile(rb"  `((?:[^`]|``)+)` ")
 _INSERT: Final = re.compile(rb"INSERT (?:IGNORE )?INTO `((?:[^`]|``)+)` (?:\(([^)]*)\) )?VALUES\s*")
-# Possessive (*+): no backtracking positions are kept, which would take hundreds of megabytes for a text of a few.
+# Possessive quantifiers (*+) keep no positions for backtracking, which would take hundreds of megabytes for a text of a
+# few megabytes.
 _VALUE: Final = re.compile(rb"'((?:[^'\\]++|\\.|'')*+)'|0x([0-9A-Fa-f]++)|`(?:[^`]|``)*+`", re.DOTALL)
 _TOKEN: Final = re.compile(rb"'(?:[^'\\]++|\\.|'')*+'|0x[0-9A-Fa-f]++|[(),]|[^(),']++", re.DOTALL)
 _POSTS: Final = re.compile(rb"(?:^|_)posts$")
@@ -68,7 +69,7 @@ def rewritten(lines: Iterable[bytes], addresses: Addresses) -> Iterator[bytes]:
                 named = [name.strip(b"` ") for name in found[2].split(b",")] if found[2] else columns
                 is_posts = _POSTS.search(found[1]) is not None and _KEPT in named
                 guid = named.index(_KEPT) if is_posts else None
-            # Versions since 10.7 write each row of a statement on a line of its own.
+            # Since 10.7 MariaDB's dumps have each row of a statement on a line of its own.
             in_insert = not line.rstrip(b"\r\n").endswith(b";")
             if addresses.may_be_in(line) or b"0x" in line:
                 line = _insert(line, addresses, guid)

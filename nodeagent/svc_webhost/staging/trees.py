@@ -264,7 +264,7 @@ def _copy(
         else:
             counted.left_out += 1
     except FileNotFoundError:
-        return  # It was removed meanwhile.
+        return  # The file was removed meanwhile.
 
 
 def _copy_folder(
@@ -320,7 +320,7 @@ def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Cou
             counted.left_out += 1
             return
         if replace:
-            with suppress(FileNotFoundError):  # Left by a killed process.
+            with suppress(FileNotFoundError):  # Only a killed process leaves a partial file.
                 os.unlink(_PART, dir_fd=write)
         outer = os.open(_PART if replace else name, _NEW, 0o600, dir_fd=write)
         try:

@@ -34,11 +34,11 @@ def configuration(domain: str, database: SiteDatabase) -> str:
         "DB_CHARSET": _quoted("utf8mb4"),
         "DB_COLLATE": _quoted(""),
         **{name: _quoted(salt) for name, salt in new_salts().items()},
-        # So that access to the administration pages does not mean access to the code of plugins.
+        # Without this, everybody with access to the administration pages could edit the code of plugins.
         "DISALLOW_FILE_EDIT": "true",
         "FS_METHOD": _quoted("direct"),
         "WP_DEBUG": "false",
-        # A schedule of the site runs due tasks.
+        # Due tasks are run by a schedule of the site.
         "DISABLE_WP_CRON": "true",
     }
     defined = "\n".join(f"define({_quoted(name)}, {value});" for name, value in constants.items())

@@ -334,7 +334,7 @@ class ServerWordPress:
                 raise WordPressError("the site's WordPress says more than it was asked")
             answer.extend(line.removeprefix(nonce) for line in lines if line.startswith(nonce))
 
-        # One at a time, so that concurrent requests do not multiply the site's limits.
+        # One request at a time, so that concurrent requests cannot multiply the site's limits.
         async with self._asked[account.number]:
             with _in_memory(whole) as stdin, trio.move_on_after(seconds) as deadline:
                 program = Program(command, environment, stdin=stdin)

@@ -78,7 +78,8 @@ def _unpack(archive: Path, sha256: str, to: Path) -> None:
     remove_tree(part, ignore_errors=True)
     part.mkdir(mode=0o755)
     try:
-        # Unpack the opened file, whose digest was checked, even if it is replaced meanwhile.
+        # The archive is unpacked through the opened file whose digest was checked, even if the path is replaced
+        # meanwhile.
         with archive.open("rb") as file:
             digest = hashlib.sha256()
             while chunk := file.read(_CHUNK):

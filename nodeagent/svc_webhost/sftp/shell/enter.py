@@ -32,12 +32,12 @@ def main(arguments: list[str]) -> int:
     service = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         service.connect(f"/sockets/{os.environ['USER']}.sock")
-        # The descriptors come with the first of these bytes.
+        # The descriptors are sent together with the first of these bytes.
         socket.send_fds(service, [len(written).to_bytes(LENGTH, "big")], [0, 1, 2])
         service.sendall(written)
         for number in PASSED_ON:
             signal.signal(number, lambda given, _: service.send(bytes([given])))
-        # Only the program has them from here on, so that sshd notices when it closes them.
+        # From here on only the program has these descriptors, so sshd notices when the program closes them.
         for descriptor in (0, 1):
             os.close(descriptor)
         said = b""

@@ -77,7 +77,7 @@ def _begin(
     try:
         pid = os.fork()
     except OSError as error:
-        # The login has reached its limit of processes.
+        # The fork failed because the login has reached its limit of processes.
         _answer(connection, {"status": _REFUSED, "error": f"No further session can be started: {error.strerror}."})
         return
     if pid:
@@ -137,9 +137,10 @@ def _started(command: list[str], environment: dict[str, str], given: list[int], 
     try:
         os.setsid()
         if terminal:
-            # So far it belongs to the session that sshd has made: only root can take it away (tty_ioctl(4)).
+            # Until here the terminal belongs to the session that sshd has created: only root can take it away
+            # (tty_ioctl(4)).
             fcntl.ioctl(given[0], termios.TIOCSCTTY, 1)
-        # Moved away from the numbers that are needed below.
+        # Moved to higher numbers first, away from those that are needed below.
         for number, descriptor in enumerate([fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in given]):
             os.dup2(descriptor, number)
         for descriptor in given:
@@ -166,7 +167,7 @@ def _ended(connection: socket.socket, program: int) -> dict[str, Any]:
                 return {"status": code} if code >= 0 else {"signal": -code}
             named = _received(connection)
             if not named:
-                # sshd has ended the other side: the kernel hangs a terminal up, pipes are closed.
+                # sshd has closed the other end: the kernel hangs up a terminal; pipes are closed here.
                 poll.unregister(connection)
             for number in named:
                 with suppress(OSError):

@@ -47,7 +47,8 @@ class Shells:
         new.rename(root / "enter")
 
     def service(self, login: SftpLogin) -> Service:
-        # With RLIMIT_NPROC, for this shell alone: the group's limits are those of all programs of the site.
+        # This limit is set with RLIMIT_NPROC for this shell alone; the limits of the group apply to all programs of the
+        # site together.
         processes = MOST_PROCESSES if login.limits.processes is None else None
         environment, shown = site_environment(self._folders, login.account), []
         if login.staged:
@@ -81,7 +82,8 @@ class Shells:
             if login.staged:
                 await trio.to_thread.run_sync(kept_mail.prepare, login.account, self._folders)
             try:
-                # Before the definitions are compared: changed limits apply to running shells.
+                # The limits are set before the definitions are compared, because changed limits apply to running
+                # shells, too.
                 await self._launcher.limit(site_group(login.account), login.limits)
                 await self._launcher.ensure(service)
             except LauncherError as error:
