@@ -1,4 +1,4 @@
-"""GET and PATCH /settings of the panel: the settings that every service has."""
+"""GET and PATCH /settings of the panel."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.panel.backups.timing import DEFAULT_BACKUPS, DefaultBackups
 
 operations = Operations[Panel]()
+
+
+class PanelSettings(Settings):
+    """In addition to the settings of every service: `default_backups` is how often a new site is backed up, unless its
+    owner's plan says otherwise. A site's owner may change its schedule."""
+
+    default_backups: DefaultBackups = DEFAULT_BACKUPS
+
+
+class PanelSettingsUpdate(SettingsUpdate):
+    default_backups: DefaultBackups | None = None
 
 
 @operations.declare(
@@ -19,8 +31,8 @@ operations = Operations[Panel]()
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
 )
-async def show(context: Context[Panel], request: Empty) -> Settings:
-    return await read_as(Settings, context.services.database)
+async def show(context: Context[Panel], request: Empty) -> PanelSettings:
+    return await read_as(PanelSettings, context.services.database)
 
 
 @operations.declare(
@@ -30,5 +42,5 @@ async def show(context: Context[Panel], request: Empty) -> Settings:
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
 )
-async def update(context: Context[Panel], request: SettingsUpdate) -> Settings:
-    return await change_settings(Settings, context, request)
+async def update(context: Context[Panel], request: PanelSettingsUpdate) -> PanelSettings:
+    return await change_settings(PanelSettings, context, request)

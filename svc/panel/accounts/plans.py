@@ -21,6 +21,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME, Shape
 from svc_actors.panel.accounts.allowances import ALLOWANCE_COLUMNS, MOST_SITES, Allowances
 from svc_actors.panel.accounts.plans import change_plan, create_plan, delete_plan, plan_target
+from svc_actors.panel.backups.timing import DefaultBackups
 from svc_actors.panel.sites.resuming import follow
 from svc_actors.panel.sites.with_account import limit_sites
 from svc_actors.store import Queryable, Transaction, audit
@@ -39,6 +40,12 @@ PlanName = Annotated[
 MostSites = Annotated[int, Field(ge=0, le=MOST_SITES)]
 MostDatabases = Annotated[int, Field(ge=0, le=MOST_DATABASES)]
 TrafficMib = Annotated[int, Field(ge=1, le=MOST_DISK_MIB * 64, description="A month, as visitors were sent it.")]
+
+
+DefaultBackupsOfPlan = Annotated[
+    DefaultBackups | None,
+    Field(description="How often new sites of its customers are backed up; null: as the server's settings say."),
+]
 
 
 class PlanAllowances(Model):
@@ -63,6 +70,7 @@ class Plan(PlanAllowances):
 
     id: UUID
     name: str
+    default_backups: DefaultBackups | None
     accounts: int
 
 
@@ -78,6 +86,7 @@ class PlanCreateRequest(PlanAllowances, Request):
     """What is left out is not bounded."""
 
     name: PlanName
+    default_backups: DefaultBackupsOfPlan = None
 
 
 class PlanUpdateRequest(PlanAllowances, Request):
@@ -85,6 +94,7 @@ class PlanUpdateRequest(PlanAllowances, Request):
 
     id: UUID
     name: PlanName | None = None
+    default_backups: DefaultBackupsOfPlan = None
 
 
 class PlanDeleteRequest(Request):
@@ -92,7 +102,7 @@ class PlanDeleteRequest(Request):
 
 
 _SELECT: Final = f"""
-SELECT hosting_plans.id, hosting_plans.name, {ALLOWANCE_COLUMNS},
+SELECT hosting_plans.id, hosting_plans.name, hosting_plans.default_backups, {ALLOWANCE_COLUMNS},
        (SELECT count(*) FROM hosting_accounts WHERE hosting_accounts.plan_id = hosting_plans.id) AS accounts
 FROM hosting_plans"""
 
@@ -135,7 +145,7 @@ async def get_plan(context: Context[Panel], request: PlanRequest) -> Plan:
 async def create(context: Context[Panel], request: PlanCreateRequest) -> Plan:
 
     async def work(tx: Transaction) -> Plan:
-        plan_id = await create_plan(tx, request.name, request.as_allowances())
+        plan_id = await create_plan(tx, request.name, request.as_allowances(), request.default_backups)
         await audit.record(tx, context.caller, plan_target(plan_id, request.name))
         return await _plan(tx, plan_id)
 

@@ -85,6 +85,10 @@ async def never(world: World) -> None:
     await world.sql("UPDATE sites SET created_at = now() - interval '6 days'")
 
 
+async def unscheduled(world: World) -> None:
+    await world.sql("UPDATE sites SET created_at = now() - interval '2 days'")
+
+
 async def failing_copies(world: World, since: str = "1 hour") -> None:
     target = await world.database.fetchval(
         "INSERT INTO backup_targets (name, kind, settings) VALUES ('nas', 'local', '{}') RETURNING id"
@@ -151,6 +155,7 @@ INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatu
     (CheckName.CERTIFICATES, expired, CRITICAL, "ada.example.com"),
     (CheckName.BACKUPS, late, WARNING, "ada.example.com"),
     (CheckName.BACKUPS, never, CRITICAL, "ada.example.com"),
+    (CheckName.BACKUPS, unscheduled, WARNING, "without a backup schedule: ada.example.com"),
     (CheckName.REMOTES, failing_copies, WARNING, "nas"),
     (CheckName.REMOTES, failing_for_days, CRITICAL, "nas"),
     (CheckName.QUEUE, stuck, CRITICAL, "7.0 hours"),
@@ -187,6 +192,13 @@ async def test_a_database_that_does_not_answer_is_critical(world: World, monkeyp
         finding = await world.checks.answering(OK)
 
     assert (before.status, finding.status) == (OK, CRITICAL)
+
+
+async def test_a_site_that_should_not_be_backed_up_is_no_finding(world: World) -> None:
+    await unscheduled(world)
+    await world.sql("INSERT INTO settings (name, value) VALUES ('default_backups', '\"off\"')")
+
+    assert (await world.checks.backups(OK)).status is OK
 
 
 def test_every_check_is_injected_once() -> None:

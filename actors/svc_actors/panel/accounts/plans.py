@@ -10,23 +10,28 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.panel.accounts.allowances import Allowances
+from svc_actors.panel.backups.timing import DefaultBackups
 from svc_actors.store import ForeignKeyViolationError, Queryable, Target, Transaction, UniqueViolationError
 from svc_common.errors import conflict, not_found
 
-_COLUMNS: Final = frozenset({"name", *Allowances.__dataclass_fields__})
+_COLUMNS: Final = frozenset({"name", "default_backups", *Allowances.__dataclass_fields__})
 
 
 def plan_target(plan_id: UUID, name: str) -> Target:
     return Target("plan", plan_id, name)
 
 
-async def create_plan(tx: Transaction, name: str, allowed: Allowances) -> UUID:
-    """Raises `conflict` if a plan has this name."""
+async def create_plan(
+    tx: Transaction, name: str, allowed: Allowances, default_backups: DefaultBackups | None = None
+) -> UUID:
+    """`default_backups`: of its customers' new sites; None: as the server's settings say. Raises `conflict` if a plan
+    has this name."""
     try:
         plan_id: UUID = await tx.fetchval(
             """INSERT INTO hosting_plans (
-                   name, sites, databases, disk_mib, traffic_mib, cpu_percent, memory_mib, processes, shell)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id""",
+                   name, sites, databases, disk_mib, traffic_mib, cpu_percent, memory_mib, processes, shell,
+                   default_backups)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id""",
             name,
             allowed.sites,
             allowed.databases,
@@ -36,6 +41,7 @@ async def create_plan(tx: Transaction, name: str, allowed: Allowances) -> UUID:
             allowed.memory_mib,
             allowed.processes,
             allowed.shell,
+            default_backups,
         )
     except UniqueViolationError:
         raise _taken(name) from None

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.panel.backups.retention import DEFAULT_KEEP, Keep
-from svc_actors.panel.backups.timing import Frequency
+from svc_actors.panel.backups.timing import DEFAULT_BACKUPS, DefaultBackups, Frequency, default_time, next_run
 from svc_actors.store import Queryable, Transaction
+
+DEFAULT_OF: Final = f"""coalesce(
+    (SELECT hosting_plans.default_backups
+     FROM hosting_accounts JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
+     WHERE hosting_accounts.user_id = {{owner}}),
+    (SELECT value #>> '{{{{}}}}' FROM settings WHERE settings.name = 'default_backups'),
+    '{DEFAULT_BACKUPS.value}')"""
+"""SQL: the `DefaultBackups` of a customer's new sites; format with an SQL expression for the customer's id."""
 
 
 async def keep_of(queryable: Queryable, repository: RepositoryRow) -> Keep:
@@ -41,6 +50,18 @@ async def write_schedule(
         keep.monthly,
         next_run_at,
     )
+
+
+async def write_default_schedule(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
+    """Back up a new site as its owner's plan says, else the server's settings. Not in its first hour, when it is set up
+    or imported."""
+    chosen = DefaultBackups(await tx.fetchval(f"SELECT {DEFAULT_OF.format(owner='$1::uuid')}", owner_id))
+    if chosen is DefaultBackups.OFF:
+        return
+    frequency = Frequency(chosen)
+    hour, weekday = default_time(site_id)
+    at = next_run(frequency, hour, weekday, site_id, datetime.now(UTC) + timedelta(hours=1))
+    await write_schedule(tx, site_id, frequency, hour, weekday, DEFAULT_KEEP, at)
 
 
 async def remove_schedule(tx: Transaction, site_id: UUID) -> None:

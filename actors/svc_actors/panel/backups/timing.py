@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 
@@ -19,6 +20,27 @@ class Frequency(StrEnum):
             Frequency.DAILY: timedelta(days=1),
             Frequency.WEEKLY: timedelta(weeks=1),
         }[self]
+
+
+class DefaultBackups(StrEnum):
+    """How often a new site is backed up until its owner chooses otherwise."""
+
+    OFF = "off"
+    HOURLY = Frequency.HOURLY.value
+    DAILY = Frequency.DAILY.value
+    WEEKLY = Frequency.WEEKLY.value
+
+
+DEFAULT_BACKUPS: Final = DefaultBackups.DAILY
+"""Unless the plan or the settings of the server say otherwise."""
+_NIGHT: Final = range(1, 6)
+
+
+def default_time(site_id: UUID) -> tuple[int, int]:
+    """Hour (of the night) and weekday of a default schedule. They depend on the site, as the minute does (`next_run`),
+    so that the backups of all sites of a server do not queue up in the same hour."""
+    number = site_id.int // 60
+    return _NIGHT[number % len(_NIGHT)], number // len(_NIGHT) % 7
 
 
 def next_run(frequency: Frequency, hour: int, weekday: int, site_id: UUID, after: datetime) -> datetime:

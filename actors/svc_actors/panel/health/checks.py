@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from svc_actors.panel.backups.schedule_records import DEFAULT_OF
 from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database
@@ -176,10 +177,25 @@ class Checks:
         )
         late = [row for row in rows if row["age"] > OVERDUE[row["frequency"]][0]]
         if not late:
-            return Finding(HealthStatus.OK, "No backup is overdue.", 0)
+            return await self._without_schedule()
         worst = any(row["age"] > OVERDUE[row["frequency"]][1] for row in late)
         message = _several("Backups are overdue", [row["domain"] for row in late])
         return Finding(HealthStatus.CRITICAL if worst else HealthStatus.WARNING, message, len(late))
+
+    async def _without_schedule(self) -> Finding:
+        """Sites that nobody backs up although the default for them is not off. A site of the last day may be about to
+        get its schedule from an import's archive."""
+        rows = await self.database.fetch(
+            f"""SELECT domain FROM sites
+                WHERE status = 'active' AND staging_of IS NULL AND created_at < now() - interval '1 day'
+                  AND NOT EXISTS (SELECT FROM backup_schedules WHERE backup_schedules.site_id = sites.id)
+                  AND {DEFAULT_OF.format(owner="sites.owner_id")} <> 'off'
+                ORDER BY domain"""
+        )
+        if rows:
+            message = _several("Sites without a backup schedule", [row["domain"] for row in rows])
+            return Finding(HealthStatus.WARNING, message, len(rows))
+        return Finding(HealthStatus.OK, "No backup is overdue, and every site that should be is backed up.", 0)
 
     async def remotes(self, before: HealthStatus) -> Finding:
         """Targets whose last copies failed."""

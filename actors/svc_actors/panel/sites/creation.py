@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
 from svc_actors.panel.accounts.allowances import lock_owner, require_site_room
+from svc_actors.panel.backups.schedule_records import write_default_schedule
 from svc_actors.panel.sites.claims import claim
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.php import SitePhp
@@ -40,8 +41,8 @@ class NewSite:
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
     """Create the record of a new site, which the Site actor then builds (`build`). Repeating the same call after a
-    failure continues the failed site. At first the site gets the limits of its owner's plan. Raises `conflict` if the
-    plan allows no further site, and `forbidden` while the owner's account is suspended."""
+    failure continues the failed site. Its first limits and its backup schedule are those of its owner's plan. Raises
+    `conflict` if the plan allows no further site, and `forbidden` while the owner's account is suspended."""
     owner = await lock_owner(tx, new.owner_id)
     failed = await _failed(tx, new)
     if failed is not None:
@@ -67,6 +68,8 @@ async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
     )
     site = as_site(row)
     await claim(tx, site.id, new.owner_id, [new.domain, *new.aliases])
+    if new.staging_of is None:
+        await write_default_schedule(tx, site.id, new.owner_id)
     await audit.record(tx, caller, site.target, {"type": new.type.value})
     await announce(tx, site, site.status.value, None)
     return site

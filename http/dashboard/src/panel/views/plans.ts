@@ -6,7 +6,7 @@ import { size, table } from "../../shared/ui";
 import { order, type Wish } from "../form";
 import type { Plan } from "../model";
 
-const FIELDS = ["name", "sites", "databases", "disk_mib", "traffic_mib", "cpu_percent", "memory_mib", "processes", "shell"];
+const FIELDS = ["name", "sites", "databases", "disk_mib", "traffic_mib", "cpu_percent", "memory_mib", "processes", "shell", "default_backups"];
 const WISHES: Record<string, Wish> = {
   sites: { label: "Sites" },
   databases: { label: "Databases" },
@@ -16,6 +16,7 @@ const WISHES: Record<string, Wish> = {
   memory_mib: { label: "Memory of each site, in MiB" },
   processes: { label: "Processes of each site" },
   shell: { label: "Shells for logins of its sites" },
+  default_backups: { label: "Backups of new sites (empty: as the settings of the server say)" },
 };
 const TEXT = "What is left empty is not bounded.";
 
