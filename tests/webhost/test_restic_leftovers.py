@@ -7,9 +7,11 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 import trio
 
 from svc_actors.panel.recovery.remote import Programs
+from svc_common.errors import ServiceError
 from svc_webhost.restic import Repository, SystemRestic
 
 
@@ -34,12 +36,29 @@ async def test_a_file_that_was_being_written_goes_with_the_lock_of_who_wrote_it(
     assert await restic.snapshots(Programs(), repository) == []
 
 
-async def _killed_while_it_writes(repository: Repository) -> None:
+async def test_a_lock_of_another_host_is_named_and_stops_no_restoration(tmp_path: Path) -> None:
+    (password := tmp_path / "password").write_text("secret")
+    (file := tmp_path / "file").write_text("hello")
+    repository, restic = Repository(str(tmp_path / "kept"), password), SystemRestic()
+    await restic.init(Programs(), repository)
+    snapshot = await restic.keep_file(Programs(), repository, file, ["ours"])
+    await _killed_while_it_writes(repository, "unshare", "-ru", "sh", "-c", 'hostname backup2 && exec "$@"', "sh")
+
+    await restic.unlock(Programs(), repository)
+    with pytest.raises(ServiceError) as refused:
+        await restic.forget(Programs(), repository, [snapshot])
+    await restic.restore(Programs(), repository, snapshot, tmp_path / "restored")
+
+    assert " of root on the host backup2 has locked the repository since 20" in refused.value.message
+    assert (tmp_path / "restored" / "file").read_text() == "hello"
+
+
+async def _killed_while_it_writes(repository: Repository, *starter: str) -> None:
     environment = os.environ | {
         "RESTIC_REPOSITORY": repository.location,
         "RESTIC_PASSWORD_FILE": str(repository.password_file),
     }
-    command = ["restic", "--no-cache", "backup", "--stdin"]
+    command = [*starter, "restic", "--no-cache", "backup", "--stdin"]
     process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, env=environment)
     with trio.fail_after(60):
         while not list(Path(repository.location, "locks").iterdir()):

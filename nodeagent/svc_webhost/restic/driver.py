@@ -66,6 +66,10 @@ _REFUSED: Final = {
     "specified bucket does not exist": "There is no such bucket.",
 }
 """Messages of S3 servers, and their meaning."""
+_LOCKED: Final = re.compile(r"already locked.* by PID (?P<process>\d+) on (?P<host>\S+) by (?P<user>\S+)")
+_LOCKED_SINCE: Final = re.compile(r"lock was created at (\S+ [0-9:]+)")
+LOCK_MINUTES: Final = 30
+"""restic takes no notice of a lock that was not refreshed for so long; a running restic does so every five minutes."""
 _SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
 _PYTHON: Final = (sys.executable, "-I", "-S")
 
@@ -278,8 +282,9 @@ class SystemRestic:
         await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS, stalled=stalled)
 
     async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None:
-        """Restore a snapshot, or these paths of it, below `target`, a folder of root's alone."""
-        command = ["restore", "--target", str(target), snapshot]
+        """Restore a snapshot, or these paths of it, below `target`, a folder of root's alone. It takes no lock, so that
+        one that another host has left never stops a restoration; what was restored is compared with its manifest."""
+        command = ["restore", "--no-lock", "--target", str(target), snapshot]
         for path in paths:
             command += ["--include", "/" + re.sub(r"([\\*?\[\]])", r"\\\1", path)]
         await self._run(run, repository, command, seconds=LONG_SECONDS)
@@ -357,6 +362,14 @@ def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceE
         named = ", ".join(path.rpartition(f"/{TREE}/")[2] for path in unread[:5])
         return SnapshotIncompleteError(f"Files could not be read: {named}." if named else "Files could not be read.")
     reason = next((line for line in plain if line.startswith("Fatal")), plain[-1] if plain else error.message)
+    if locked := _LOCKED.search("\n".join(plain)):
+        since = _LOCKED_SINCE.search("\n".join(plain))
+        return unavailable(
+            f"restic {command} failed: process {locked['process']} of {locked['user']} on the host {locked['host']} "
+            f"has locked the repository{f' since {since[1]}' if since else ''}. Nothing was kept of this.",
+            hint=f"If it still runs, let it end. If it was killed, its lock counts for {LOCK_MINUTES} minutes after it "
+            "was last refreshed: repeat this then. Backups can be restored at any time.",
+        )
     if _NO_REPOSITORY.search(reason):
         return NoRepositoryError(error.code, f"restic found no repository: {reason}"[:500])
     for words, meaning in _REFUSED.items():

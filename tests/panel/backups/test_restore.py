@@ -94,7 +94,7 @@ async def test_what_came_back_otherwise_than_it_was_is_named_and_the_site_stays(
     assert world.left() == []
 
 
-@pytest.mark.parametrize("command", ["unlock", "restore", "verify"])
+@pytest.mark.parametrize("command", ["snapshots", "restore", "verify"])
 async def test_a_restoration_that_fails_leaves_the_site_as_it_was(
     world: Backed, restic: RecordedRestic, command: str
 ) -> None:

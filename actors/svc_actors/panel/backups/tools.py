@@ -167,9 +167,13 @@ class Tools:
         return True
 
     async def open_for_restore(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
-        """Open the repository for the steps of a restoration of this backup; these steps then find the backup's
-        snapshots with `snapshot_ids`. Raises not_found unless the repository holds the backup complete."""
-        ids = complete_snapshot_ids(await self.open_repository(run, repository), backup_id)
+        """Find this backup for the steps of its restoration, which get its snapshots from `snapshot_ids`. Only reads:
+        a lock of a restic on another host stops whatever writes to the repository. Raises not_found unless the
+        repository holds the backup complete."""
+        local = await self.local(run, repository, create=True)
+        exists = await trio.to_thread.run_sync((Path(local.location) / "config").exists)
+        snapshots = await self.restic.snapshots(run.program, local) if exists else []
+        ids = complete_snapshot_ids(snapshots, backup_id)
         if ids is None:
             raise not_found("The backup is no longer in its repository.", hint="Restore another backup.")
         (self.places.work(run.id) / _KEPT).write_text(json.dumps(asdict(ids)))
