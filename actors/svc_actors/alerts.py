@@ -148,7 +148,7 @@ async def announce_alert(tx: Transaction, row: Record) -> None:
     )
     if row["project_id"] is None:
         return
-    # The same for the members of the project, without the operators' message.
+    # The same event for the members of the project, without the message for operators.
     await events.append(
         tx,
         NewEvent(

@@ -61,7 +61,7 @@ def _make_key(path: Path) -> None:
     try:
         path.hardlink_to(new)
     except FileExistsError:
-        return  # Another process was quicker: its key counts.
+        return  # Another process has written its key first, so that key is used.
     finally:
         new.unlink()
     sync_folder(path.parent)

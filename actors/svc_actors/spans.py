@@ -162,7 +162,7 @@ class SdkTracer:
         context = _context(parent)
         known = trace.get_current_span(context).get_span_context()
         if known.is_valid:
-            # For a local parent the decision is made: the sampler follows the flag.
+            # If the parent is local, the sampling was decided with it: the sampler follows the parent's flag.
             own = trace.SpanContext(known.trace_id, known.span_id, is_remote=False, trace_flags=known.trace_flags)
             context = trace.set_span_in_context(trace.NonRecordingSpan(own), context)
         return self._begin(name, kind, attributes, context)

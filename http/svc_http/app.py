@@ -82,7 +82,7 @@ class App(QuartTrio):
                 exchange.operation = "page"
                 await super().asgi_app(scope, receive, exchange.observed_send)
         except* (ClientGoneError, trio.TooSlowError):
-            # Nobody is left to answer. The request was executed, or never arrived completely.
+            # The client has gone, so nobody waits for an answer. The request was executed, or never arrived completely.
             pass
         finally:
             exchange.account(self.metrics, began)
@@ -145,7 +145,7 @@ class Api(Generic[ServicesT]):
         exchange.operation = entry.operation.name
         if entry.operation.mutates:
             enter_lane(Lane.ORDERS)
-        # The span of a stream of events would end with its reader, hours later.
+        # A stream of events gets no span: it would end with its reader, hours later.
         if self._tracer is None or entry.operation.presentation is Presentation.EVENT_STREAM:
             await self._answer_with(entry, exchange, found.values)
         else:
@@ -163,7 +163,7 @@ class Api(Generic[ServicesT]):
                 reply = _presented(entry, result, effects)
         except ClientGoneError:
             raise
-        except Exception as error:  # noqa: BLE001 - the edge: a defect is logged whole and answered as `internal`
+        except Exception as error:  # noqa: BLE001 - the edge: a defect is logged in full and answered as `internal`
             reply = failure(as_service_error(error), self.failures)
         if isinstance(reply, tuple):
             status, body, headers = reply

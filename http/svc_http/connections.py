@@ -71,7 +71,7 @@ class ContainedConnection(TCPServer):
             else:
                 await super().run()
         except Exception:
-            # A defect in one connection must not end the server, which is the nursery of all of them.
+            # A defect in one connection must not end the server, which runs all connections in one nursery.
             log.exception("http.connection_crashed")
 
     async def _admitted(self, config: BoundedConfig) -> None:
@@ -91,7 +91,7 @@ class ContainedConnection(TCPServer):
         finally:
             if self._seat is not None:
                 self._seat.leave()
-            # Without TLS's close notification: the client may not read it.
+            # Closed without TLS's close_notify: the client may not read it.
             await trio.aclose_forcefully(transport)
 
     async def protocol_send(self, event: Event) -> None:
@@ -115,7 +115,7 @@ class ContainedConnection(TCPServer):
         with trio.move_on_after(self.config.keep_alive_timeout):
             await self.context.terminated.wait()
             if not self._asked:
-                # The next request ends this wait.
+                # Cancelled by the next request; without one, the connection is closed.
                 await trio.sleep(FIRST_REQUEST_SECONDS)
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
@@ -143,8 +143,8 @@ class PatientH2Protocol(H2Protocol):
     async def stream_send(self, event: StreamEvent) -> None:
         await super().stream_send(event)
         if isinstance(event, EndBody):
-            # Hypercorn considers an answer sent once its last byte is, and a stopping server then closes the
-            # connection: before the stream's end.
+            # Hypercorn considers an answer sent once its last byte is sent, and a stopping server then closes the
+            # connection. Here it waits until the stream has ended as well.
             while event.stream_id in self.stream_buffers and not self.closed:
                 await self._sent.wait()
 

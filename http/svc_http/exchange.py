@@ -53,13 +53,13 @@ class Exchange:
         self._send = send
         self._headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
-            # h2 sends a cookie in pieces (RFC 9113, section 8.2.3); any other repeated header reads as a list.
+            # h2 sends a cookie in pieces (RFC 9113, section 8.2.3); all other repeated headers are read as a list.
             join = b"; " if name == b"cookie" else b", "
             self._headers[name] = self._headers[name] + join + value if name in self._headers else value
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
-        # A body is announced, except over h2 (RFC 9113, section 8.1.1), where a GET without an announcement has none
-        # either.
+        # In HTTP/1 headers announce a body. Over h2 (RFC 9113, section 8.1.1) a body may come without an announcement,
+        # but a GET without one has no body there, either.
         announced = not _BODY_HEADERS.isdisjoint(self._headers)
         self._unread = announced or (scope["http_version"] == "2" and scope["method"] not in ("GET", "HEAD"))
         self.operation = "unmatched"
@@ -139,7 +139,8 @@ class Exchange:
                     raise trio.TooSlowError
             nursery.cancel_scope.cancel()
         if not gone:
-            # Outside the nursery: hypercorn reports a disconnect from within the last send of every answer.
+            # This is outside the nursery, because hypercorn reports a disconnect from within the last send of every
+            # answer.
             with trio.fail_after(SEND_DEADLINE):
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -9,7 +9,7 @@ from typing import Final
 
 Header = tuple[bytes, bytes]
 
-# Each header costs a read a percent of its time: those that only matter to pages are not sent with data.
+# Each header adds a percent to the time of a read, so headers that matter only to pages are not sent with data.
 OF_ANSWERS: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -21,8 +21,8 @@ OF_PAGES: Final[tuple[Header, ...]] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    # A day, as it applies to the host with all its ports, including those of other programs; a browser accepts it only
-    # with a certificate that it trusts (RFC 6797, 8.1).
+    # Only a day, because it applies to the host with all its ports, including those of other programs. Browsers accept
+    # it only with a certificate that they trust (RFC 6797, 8.1).
     (b"strict-transport-security", b"max-age=86400"),
 )
 PAGE_POLICY: Final = (

@@ -27,7 +27,8 @@ REDACTED = "[redacted]"
 _SECRET_KEYS = re.compile(r"pass(word|wd)|secret|token$|ticket|cookie|authorization|sealed|csr$", re.IGNORECASE)
 _SECRET_TEXTS = re.compile(
     r"((?:svc(?:vm|node|setup)|whsec)_[A-Za-z0-9_-]{4})[A-Za-z0-9_-]{12,}"
-    # A panel's token has 43 characters after its prefix; names of ours, which start the same way, are shorter.
+    # A panel's token has 43 characters after its prefix. Our own names with the same prefix are shorter, and must not
+    # be hidden.
     r"|(svc_[A-Za-z0-9_-]{4})[A-Za-z0-9_-]{36,}"
     r"|((?:console/ws|sso)/)[^\s\"'?]+"
 )
@@ -61,7 +62,7 @@ class _Lossy:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lost = 0
-        # structlog's own loggers hold a lock that would block the line about lost lines.
+        # A lock of its own: structlog's loggers hold a lock that would block the line about lost lines.
         self._turn = threading.RLock()
 
     def msg(self, line: str) -> None:
@@ -73,7 +74,7 @@ class _Lossy:
         with self._turn:
             lost, self._lost = self._lost, 0
             try:
-                # The failed line may be there in part: the next one starts on a new line.
+                # A part of the failed line may have been written, so the next one starts on a new line.
                 self._stream.write(f"\n{text}" if lost else text)
                 self._stream.flush()
             except OSError:

@@ -79,7 +79,8 @@ async def _answer(
         location = public_url + quote(path)
         status, body = 308, f"This service speaks HTTPS: {location}\n"
     else:
-        # Data sent in the clear is not requested again over TLS, which would hide that others could read it.
+        # Data that was sent in the clear is refused and not redirected to HTTPS: a redirect would hide that others
+        # could read it.
         status, body = 403, f"This service speaks HTTPS: {public_url}\n"
     headers = [(b"content-type", _TEXT.encode()), (b"content-length", str(len(body.encode())).encode())]
     if location is not None:

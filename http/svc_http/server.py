@@ -180,11 +180,11 @@ class _NetworkConfig(_ServerConfig):
     """For a listener on a port."""
 
     def create_sockets(self) -> Sockets:
-        # Hypercorn's own IPv6 socket also takes the port of IPv4, and shows IPv4 clients under other addresses.
+        # Hypercorn's own IPv6 socket would also take the port for IPv4, and show IPv4 clients under other addresses.
         self.bind = [_bound(address) if address.startswith("[") else address for address in self.bind]
         sockets = super().create_sockets()
         for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
-            # Accepted connections inherit it.
+            # Accepted connections inherit these options.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_DEADLINE * 1000))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             listener.set_inheritable(False)
@@ -199,7 +199,8 @@ class _LocalConfig(_ServerConfig):
         self._web = web
 
     def create_sockets(self) -> Sockets:
-        # Bound closed, and then opened to the web tier's group alone: nobody connects in between.
+        # The socket is created without access for others and then opened to the web tier's group alone, so nobody else
+        # can connect in between.
         before = os.umask(0o177)
         try:
             sockets = super().create_sockets()
@@ -239,7 +240,7 @@ class _HttpsConfig(_NetworkConfig):
         self.bind = self._listener.bind(self.bind)
         sockets = super().create_sockets()
         for listener in sockets.secure_sockets:
-            # Hypercorn does it later; a kept socket must listen already.
+            # Hypercorn would call this later, but a socket that is kept must be listening already.
             listener.listen(self.backlog)
         self._listener.keep(sockets.secure_sockets)
         return sockets

@@ -132,7 +132,7 @@ class Streams:
             except Gone:
                 opening += _RESET
                 events = await stack.enter_async_context(stream.subscribe(None))
-            # Not earlier: a client that has read this gets every change from now on.
+            # Sent only now: a client that has read this gets every change from here on.
             yield opening
             self._readers.add(reader)
             stack.callback(self._readers.discard, reader)

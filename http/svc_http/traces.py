@@ -39,7 +39,7 @@ def request_span(
             told["server.port"] = server[1]
     caller = exchange.header(b"traceparent")
     span = tracer.start(f"{method} {route}", Kind.SERVER, told, caller=caller)
-    # Not reset: the task of a request ends with it, and its last log line names the trace as well.
+    # ORIGIN is not reset: the request's task ends with it, and its last log line names the trace as well.
     ORIGIN.set(Origin(exchange.request_id, span))
     try:
         yield

@@ -142,7 +142,8 @@ async def _vouched_for(url: str) -> bool:
 async def _authority(url: str) -> str:
     """The service's own certificate authority, in PEM; a panel only has its own certificate."""
     try:
-        # Not verified on purpose: the answer is public, and its fingerprint is compared before it is used.
+        # The certificate is not verified on purpose: the answer is public, and its fingerprint is compared before it is
+        # used.
         async with httpx.AsyncClient(timeout=_CONNECT_SECONDS, verify=False) as http:  # noqa: S501
             answer = await http.get(f"{url}{API_PREFIX}/nodes/authority")
     except httpx.TransportError as error:

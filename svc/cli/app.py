@@ -216,7 +216,7 @@ async def execute(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except trio.Cancelled:
         raise
-    except BaseException as error:  # noqa: BLE001 - what is not ours to tell is raised again
+    except BaseException as error:  # noqa: BLE001 - raised again if the command line has no message for it
         return _ended_by(error)
     return code if isinstance(code, int) else 0
 

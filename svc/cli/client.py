@@ -45,7 +45,7 @@ class Client:
                 raise Failure(Exit.INVALID, "the API token holds characters that no token has")
             headers["Authorization"] = f"Bearer {profile.token}"
         transport = (
-            # Not TLS: loading the authorities of the web would take 30 ms of CPU.
+            # Without TLS: loading the web's certificate authorities would take 30 ms of CPU.
             httpx.AsyncHTTPTransport(uds=profile.socket, verify=False)
             if profile.socket is not None
             else httpx.AsyncHTTPTransport(verify=tls_context(profile))

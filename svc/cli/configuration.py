@@ -68,7 +68,8 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
             f"{path} says how to reach the database, and everybody on this machine may read it.",
             f"Make it readable by the service alone: chmod 640 {path}; chgrp svc {path}",
         )
-    # Settings in a table are not looked for outside of it, and a command's own options are no settings of the service.
+    # Settings that belong in a table are not accepted outside it, and a command's own options are no settings of the
+    # service.
     known = {
         each.opts[-1].lstrip("-"): each.name
         for each in context.command.params

@@ -49,7 +49,8 @@ async def console(session: Session, name: str) -> None:
         vm_id = await resolve(client, session.listing("/vms"), name)
         async with open_console(client, vm_id, "serial") as socket:
             say(f"connected to {name}; Ctrl-] leaves, Enter wakes a silent login prompt", style="dim")
-            # Duplicates: closing a stream closes its descriptor, and the terminal stays ours.
+            # The descriptors are duplicated, because closing a stream closes its descriptor, and the terminal's own
+            # must stay open.
             with _raw_terminal(keyboard), _as_they_were(keyboard, screen):
                 async with (
                     trio.lowlevel.FdStream(os.dup(keyboard)) as keys,

@@ -164,7 +164,8 @@ async def _resolve_names(
                 values["id"] = await _found_inside(session, client, operation, given, found_in)
             continue
         listing = session.listing(parameter.names)
-        # The list is inside of something, `/sites/{id}/sftp`; that thing was given before, and is an id by now.
+        # The list is nested in another resource, as in `/sites/{id}/sftp`. That resource was given earlier, and is an
+        # id by now.
         listing = replace(listing, path=listing.path.format(**values))
         if isinstance(given, list):
             values[parameter.name] = [await resolve(client, listing, one) for one in given]
@@ -185,7 +186,7 @@ async def _found_inside(
         hint = f"say which with --{thing}; `svc {' '.join(listing.words)} {thing.upper()}` shows them"
         raise Failure(Exit.INVALID, f"{given!r} is no id, and every {thing} has names of its own", hint)
     owner = await resolve(client, session.listing(outer), found_in)
-    # Things without a name are identified by the first column of their list, as a redirect is by its path.
+    # Resources without a name are identified by the first column of their list, for example a redirect by its path.
     names = (*NAME_FIELDS, *listing.columns[:1])
     return await resolve(client, replace(listing, path=listing.path.format(id=owner)), given, names)
 

@@ -140,7 +140,8 @@ def _print(table: Table) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        # Into a pipe, a column is as wide as its longest value, so each row is one line; lines have no trailing spaces.
+        # For a pipe, a column is as wide as its longest value, so that each row is one line; lines have no trailing
+        # spaces.
         wide = Console(highlight=False, markup=False, emoji=False, width=100_000)
         with wide.capture() as captured:
             wide.print(table)

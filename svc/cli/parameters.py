@@ -199,10 +199,10 @@ class Name(click.ParamType[str]):
         import httpx
 
         if "{" in self._path:
-            return []  # the list depends on an outer thing, given by a name that would have to be looked up first
+            return []  # the list is nested in another resource, whose name would have to be looked up first
         given = ctx.find_root().params | ctx.params
         session: Session = ctx.find_root().obj
-        # The first page of matches only: reading all of a long list would take too long.
+        # Only the first page of matches is read: reading all of a long list would take too long.
         query: dict[str, str | int] = {"page_size": 200, "q": incomplete} if session.listing(self._path).paged else {}
         try:
             profile = choose(Choice(given.get("session_profile"), given.get("session_url"), given.get("session_token")))

@@ -117,16 +117,16 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
         known = ", ".join(sorted(stored.profiles)) or "none"
         raise Failure(Exit.INVALID, f"there is no profile {name!r}", f"known profiles: {known}")
     base = stored.profiles.get(name or "")
-    # A flag that names a profile wins over an address in the environment.
+    # A flag that names a profile takes precedence over an address in the environment.
     from_environment = environment.get("SVC_URL") if choice.profile is None else None
     url = choice.url or from_environment or (base.url if base else None)
-    # An explicit address or profile wins.
+    # An explicit address or profile takes precedence.
     socket = choice.socket or (None if named or url else local_core)
     if socket is not None:
         token = environment.get("SVC_TOKEN") if choice.token is None else choice.token
         if token == "":
-            # The user meant to give a token, and it is empty: without this check, root would act as the administrator
-            # instead.
+            # The user meant to give a token, but it is empty. Without this check the command would run as the
+            # administrator, if the user is root.
             hint = "a token that was to be read is missing; unset SVC_TOKEN to be this server's administrator"
             raise Failure(Exit.INVALID, "the API token is empty; nothing was done", hint)
         return Profile(url=LOCAL_URL, token=token, socket=str(socket))
@@ -165,7 +165,7 @@ def tls_context(profile: Profile) -> ssl.SSLContext:
             context = ssl.create_default_context(cadata=profile.trusted)
         except (ssl.SSLError, ValueError) as error:
             raise Failure(Exit.INVALID, "the certificate to trust is not a PEM certificate") from error
-        # The pinned certificate may be the server's own rather than an authority's.
+        # The pinned certificate may be the server's own and not that of an authority.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

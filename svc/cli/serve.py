@@ -61,7 +61,7 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
                 ]
             )
             if running.setup_token is not None:
-                # Shown on a terminal only: any other output is a log file, which must not hold the token.
+                # The token is shown only on a terminal: any other output may be a log file, which must not contain it.
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
                 say(f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}")
                 say("or from a shell: svc setup run --help", style="dim")

@@ -59,7 +59,7 @@ def service_of(
         if url is not None:
             return of_url(normal_url(url), {each.url: each.service for each in stored.profiles.values()})
     except Failure:
-        return ServiceKind.CONTROLLER  # The command that needs the profile reports what is wrong with it.
+        return ServiceKind.CONTROLLER  # The profile cannot be read: the command that needs it reports what is wrong.
     profile = stored.profiles.get(named or stored.current or "")
     if profile is not None:
         return ServiceKind(profile.service or ServiceKind.CONTROLLER)

@@ -123,6 +123,7 @@ async def _finish(client: Client, parts: str, whole: str, digest: str) -> Any:
     except Failure as failure:
         if failure.exit_code != Exit.INVALID:
             raise
-        # The parts sent before belong to another file, or this one has changed meanwhile: none of them can be used.
+        # The parts that were sent before belong to another file, or this file has changed meanwhile: none of the parts
+        # can be used.
         await client.call("DELETE", whole)
         raise Failure(Exit.CONFLICT, "what had come of it is not this file; nothing was changed", "try again") from None

@@ -13,7 +13,7 @@ async def give_project(tx: Transaction, user_id: UUID, email: str, role: Role) -
     anyway."""
     if role is not Role.CUSTOMER:
         return
-    # An operator may have given a project this name; then this one gets a number appended.
+    # An operator may have given this name to a project already; then the new project gets a number appended.
     await tx.execute(
         """
         WITH made AS (

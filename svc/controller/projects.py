@@ -163,7 +163,7 @@ async def list_members(context: Context[Controller], request: MemberList) -> Pag
         sortable={"email": "u.email", "name": "u.name"},
         default_sort="email",
         request=request,
-        # A person may be in several projects; a row of members is one membership.
+        # A person may be in several projects; each row of members is one membership.
         tie="m.ctid",
     )
     return Page[Member].of([Member(**dict(row)) for row in rows], total, request)

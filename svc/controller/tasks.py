@@ -25,7 +25,7 @@ TASK_COLUMNS = ("id", "op", "status", "resource=resource_name", "progress", "cre
 
 LOG_PAGE = 1000
 
-# A task that has not ended sorts after any that has.
+# A task that has not ended is sorted after all that have.
 _SORTABLE: Sortable = {
     "created_at": "created_at",
     "ended_at": "ended_at",

@@ -66,7 +66,7 @@ async def audit_page(
         select=f"SELECT {_COLUMNS} FROM audit",
         source="audit",
         where=[*where, has_words(request.q, "actor", "operation", "target_name", "target_id", words=_WORDS)],
-        # Ids ascend with time, so sorting by id sorts by time.
+        # Ids increase with time, so sorting by id sorts by time.
         sortable={"at": "id", "actor": "actor", "operation": "operation"},
         default_sort="-at",
         request=request,

@@ -114,7 +114,7 @@ async def tell_operators(database: Database, outbox: Outbox) -> None:
     )
     for operator in operators:
         await database.transact(partial(_tell, outbox, operator["id"]))
-    # Operators who no longer get alert mail are not notified that earlier alerts have closed.
+    # Operators who no longer get alert mail are not notified when earlier alerts close.
     await database.execute(
         """
         DELETE FROM alerts_mailed WHERE user_id IN (

@@ -96,7 +96,8 @@ def _view(role: Role, projects: frozenset[UUID], user_id: UUID, public_kinds: fr
             return False
         if event.project_id is None:
             return event.kind in public_kinds
-        # Of activity only their own, as in GET /activity: others' names and refused attempts are not theirs to see.
+        # As in GET /activity, people see only their own activity: names and refused attempts of others are not shown to
+        # them.
         own = event.kind != EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
         return own and event.project_id in projects
 

@@ -22,7 +22,7 @@ async def write_notice(
     try:
         await outbox.write(tx, mail)
     except ServiceError as error:
-        # Both are raised before the queue is written to, so the transaction can continue.
+        # Both errors are raised before the queue is written, so the transaction can continue.
         if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
             raise
         return error

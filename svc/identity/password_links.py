@@ -166,7 +166,7 @@ async def forgot(context: Context[IdentityServices], request: ForgotPasswordRequ
 )
 async def set_password(context: Context[IdentityServices], request: SetPasswordRequest) -> None:
     database, token_hash = context.services.database, fingerprint(request.token)
-    # Checked before a hash is computed, which is expensive.
+    # The link is checked before the password's hash is computed, which is expensive.
     user_id = await _owner(database, token_hash)
     if user_id is None:
         raise _no_such_link()

@@ -223,7 +223,7 @@ async def disable_for(context: Context[IdentityServices], request: PersonSecondF
         if not await second_factor_records.remove(tx, person.id):
             raise conflict("This person has no second factor.")
         await sessions.end_all(tx, person.id)
-        # Without the address: the operator's is not shared with the person.
+        # Recorded without the address: the operator's address is not shown to the person.
         await second_factor_mail.tell(
             tx, context.services.outbox, person, second_factor_mail.DISABLED_BY_ADMINISTRATOR, None
         )

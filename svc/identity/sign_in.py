@@ -120,7 +120,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
     attempt = SignInAttempt(email, context.caller.address, context.browser)
     await attempt.admit(database)
     async with passwords.turn():
-        # Checked again once a slot is free: failures of requests ahead of this one count.
+        # Checked again once a slot is free, because failures of requests that were ahead of this one count.
         await attempt.admit(database)
         row = await database.fetchrow(
             """
@@ -140,7 +140,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         )
 
     async def proceed(tx: Transaction) -> LoginResult | CodeNeeded:
-        # Catches a password change or a suspension while the hash was computed.
+        # Detects a change of the password, or a suspension, while the hash was computed.
         still = await tx.fetchval(
             "SELECT true FROM users WHERE id = $1 AND suspended_at IS NULL AND password_hash = $2 FOR UPDATE",
             row["id"],
@@ -174,7 +174,7 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
         if user_id is None:
             raise _ended()
         person = await person_records.locked(tx, user_id)
-        # Of concurrent requests, earlier ones have counted their codes or used up the sign-in.
+        # Earlier ones of concurrent requests have counted their codes, or used up the sign-in.
         if await pending_sign_ins.owner(tx, pending) is None:
             raise _ended()
         attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)

@@ -84,7 +84,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
     if principal.session_id is None:
         raise forbidden("A support session starts from a browser session, never from a token.")
     async with context.services.database.transaction() as tx:
-        # Lock both people, always in the same order: the operator's row serialises two starts.
+        # Both people are locked, always in the same order; the lock of the operator's row serialises two starts.
         await tx.execute("SELECT FROM users WHERE id = ANY($1) ORDER BY id FOR UPDATE", [request.id, principal.user_id])
         customer = await person_records.person(tx, request.id)
         if customer.id == principal.user_id:

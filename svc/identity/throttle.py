@@ -57,12 +57,12 @@ PASSWORDS = Limits(
 )
 CODES = Limits(
     "code:",
-    # An attempt at a code proves the password, from wherever it comes. A guessed code is right once in 333,333 times
-    # (three steps of a million): with one attempt an hour, once in 38 years.
+    # An attempt at a code proves knowledge of the password, whatever address it comes from. A guessed code is right
+    # once in 333,333 times (three steps of a million codes): with one attempt an hour, once in 38 years.
     account=_Bound(free=10, longest=3600, forgotten=7200),
     address=_Bound(free=50, longest=60),
     pair=_Bound(free=5, longest=300),
-    # The same as the account's: a shared address is familiar to each of its users.
+    # The same limit as the account's: a shared address may be familiar to each of its users.
     familiar=_Bound(free=5, longest=3600, forgotten=7200),
 )
 
@@ -177,7 +177,7 @@ class SignInAttempt:
 
     async def _bounds_of(self, database: Queryable) -> dict[str, _Bound]:
         marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]
-        # If both are familiar, the browser counts: others may share its address.
+        # If both the address and the browser are familiar, the browser counts, because others may share its address.
         familiar = await database.fetchval(
             """
             SELECT max(mark) FROM familiar_sign_ins

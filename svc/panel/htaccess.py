@@ -46,7 +46,7 @@ class HtaccessReport(Model):
     Route.get("/sites/{id}/htaccess"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    # Like the content of any file of a site: it may hold passwords.
+    # Secret, like the content of any file of a site: it may contain passwords.
     secret=True,
 )
 async def analyse(context: Context[Panel], request: SiteRequest) -> HtaccessReport:

@@ -43,7 +43,7 @@ REALM = Realm(
     title="Hosting Panel",
     token_prefix="svc_",  # noqa: S106 - the public start of a token
     session_cookie="svc_session",
-    # Sites have owners instead of projects: an owner is the only one in their "project".
+    # Sites belong to owners and not to projects: here each owner is the only member of their own "project".
     projects_of=lambda user: f"SELECT {user}::uuid",
     nothing=Done,
     public_events=frozenset({EventKind.SYSTEM}),

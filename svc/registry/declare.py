@@ -107,7 +107,7 @@ class Operations(Generic[ServicesT]):
                     ),
                     access=access,
                     scope=scope,
-                    # A link that redirects is used up when it is followed.
+                    # A route that redirects counts as a change, even with GET: following the link uses it up.
                     mutates=route.method is not Method.GET or presentation is Presentation.REDIRECT,
                     secret=secret,
                     in_support_session=in_support_session,

@@ -35,9 +35,9 @@ from svc_common.errors import ServiceError, conflict, unauthenticated, unavailab
 T = TypeVar("T")
 
 KEY_FIELD = "idempotency_key"
-LEASE = 15.0  # Seconds, as all of these. Renewed at a third of it, so one renewal may fail.
+LEASE = 15.0  # Seconds, like all of these. A lease is renewed after a third of it, so one renewal may fail.
 PATIENCE = 120.0
-_CLOCK_MARGIN = 60.0  # How much longer than a lease one may seem to run; see `claim`.
+_CLOCK_MARGIN = 60.0  # How much longer than its length a lease may seem to run; see `claim`.
 _FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
 _RELEASE_DEADLINE = 5.0
 
@@ -58,8 +58,8 @@ async def run_idempotent(
     order = _Order(context, key, request)
     deadline = trio.current_time() + PATIENCE
     pause = _FIRST_POLL
-    # Each round claims first: the earlier caller may have been refused (its row is gone) or have died (its lease is
-    # over) since the last look, and then this caller does the work.
+    # Each round tries to claim the key first: since the last round the earlier caller may have been refused (then its
+    # row is gone) or have died (then its lease has run out), and this caller does the work.
     while not await order.claim():
         sealed = await order.earlier_answer()
         if sealed is not None:
@@ -71,11 +71,11 @@ async def run_idempotent(
             )
         await trio.sleep(pause)
         pause = min(pause * 2, _SLOWEST_POLL)
-    # Before the work: if the database loses this order, its key must be known outside of the database.
+    # Noted before the work: if the database loses this order, its key must be known outside the database.
     order.note()
     answer = await _do(order, run)
-    # The work is done and its answer is right, also if it cannot be kept. The lease runs out then, and a repeat finds
-    # what was made by the work's own unique column.
+    # The work is done and its answer is right, even if the answer cannot be stored. In that case the lease runs out,
+    # and a repeat finds what the work has created through the unique column of that resource.
     try:
         await order.keep(answers.dump_json(answer))
     except ServiceError as error:
@@ -116,16 +116,18 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
                 answer = await run()
                 succeeded = True
             except ServiceError as error:
-                # Carried out of the nursery by hand, which would wrap it in a group.
+                # Collected here and raised after the nursery has ended, since the nursery would wrap it in an exception
+                # group.
                 refusal = error
-                # A refusal did nothing. After a lost answer of a COMMIT the order may be there all the same: the key
-                # stays noted, and is refused if the database turns out to have lost it.
+                # After a refusal nothing was done, so the key is forgotten. If the answer to a COMMIT was lost, the
+                # order may have been done: then the key stays noted, and is refused if the database turns out to have
+                # lost the order.
                 if (error.details or {}).get("outcome") != "unknown":
                     order.forget()
             nursery.cancel_scope.cancel()
     finally:
-        # Also for a crash and a cancellation: a key that stays claimed would keep the caller's retry waiting for the
-        # end of the lease.
+        # Also after a crash or a cancellation: if the key stayed claimed, the caller's retry would have to wait until
+        # the lease ends.
         if not succeeded:
             with trio.CancelScope(shield=True, relative_deadline=_RELEASE_DEADLINE):
                 await order.release()
@@ -146,7 +148,7 @@ class _Order:
         self._claim = uuid.uuid4()
         self.operation = context.caller.operation
         body = request.model_dump(mode="json", exclude={KEY_FIELD})
-        # A keyed hash: an order may hold a chosen password, which could be guessed from a plain one.
+        # A keyed hash, because an order may contain a chosen password, which could be guessed from a plain hash.
         self._fingerprint = self._sealer.mark(to_json(_ordered(body)), f"order:{self.operation}")
 
     def note(self) -> None:
@@ -191,7 +193,7 @@ class _Order:
         row = await self._database.fetchrow(
             "SELECT fingerprint, answer FROM idempotency_keys WHERE owner = $1 AND key = $2", self._owner, self._key
         )
-        # Released since `claim` failed: the next claim will succeed.
+        # The key was released after `claim` had failed: the next claim will succeed.
         if row is None:
             return None
         if row["fingerprint"] == LOST:
@@ -255,7 +257,7 @@ class _Order:
 
 
 def _ordered(value: Any) -> Any:
-    # Keys of objects in one order: the same order must have the same fingerprint however its JSON was written.
+    # Objects are sorted by their keys: the same order must have the same fingerprint, however its JSON was written.
     if isinstance(value, dict):
         return {name: _ordered(value[name]) for name in sorted(value)}
     return [_ordered(item) for item in value] if isinstance(value, list) else value

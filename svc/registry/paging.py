@@ -254,7 +254,8 @@ class _List(NamedTuple):
             return [], int(await self.queryable.fetchval(counted, *condition.args)) if offset else 0
         condition = joined(self.where, first=1 + len(self.args))
         ids = len(self.args) + len(condition.args) + 1
-        # The conditions are already met; they are repeated for their arguments, which the SELECT may use.
+        # The rows meet the conditions already. The conditions are repeated only for their arguments, which the SELECT
+        # may use.
         rows = await self.queryable.fetch(
             f"""{self.select} WHERE {self.tie} = ANY(${ids}) AND (true OR {condition.sql})
                 ORDER BY {self._ordered(self.descending)}""",

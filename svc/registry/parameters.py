@@ -58,7 +58,7 @@ class ParameterReader:
         try:
             if self.in_query:
                 values = self._from_query(parameters, defaults)
-                # `validate_strings` does not support lists; the lax mode for Python values parses text as well.
+                # `validate_strings` does not support lists. The lax mode for Python values also parses text.
                 if self._repeated:
                     return self._adapter.validate_python(values)
                 return self._adapter.validate_strings(values, strict=True)
@@ -71,7 +71,8 @@ class ParameterReader:
             if not members and not self.in_path:
                 return self._adapter.validate_python({})
             _refuse_nul(parameters.path.items())
-            # A number in the path is text, which the strict mode of a request with a body would refuse.
+            # A number in the path is text, which the strict mode for requests with a body would refuse, so it is
+            # converted.
             path = {
                 name: int(value) if name in self._numbers and _WHOLE.fullmatch(value) else value
                 for name, value in parameters.path.items()

@@ -79,7 +79,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> ServiceError:
     problems: dict[str, str] = {}
     for entry in error.errors(include_url=False, include_input=False):
         bound = entry.get("ctx", {})
-        # Each branch of a union reports the same field; the first report is enough.
+        # Every branch of a union reports the same field; the first report is enough.
         problems.setdefault(
             bound.get("field") or _field(model, entry["loc"]), _problem(entry["type"], entry["msg"], bound)
         )
@@ -94,7 +94,7 @@ def _problem(kind: str, message: str, bound: Mapping[str, Any]) -> str:
         return _WORDS[kind]
     if kind in _BOUNDS:
         return _BOUNDS[kind](bound)
-    # Our own messages (`PydanticCustomError`) are shown; pydantic's own are not.
+    # Our own messages (`PydanticCustomError`) are shown, pydantic's own are not.
     return message if message.startswith("must ") else "is not accepted here"
 
 

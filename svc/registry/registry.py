@@ -153,7 +153,7 @@ class Registry(Generic[ServicesT]):
             if self._should_audit(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
             raise
-        except Exception:  # a defect is audited like any other refused change, and raised again
+        except Exception:  # a defect is audited like any other refused change, and then raised again
             if entry.operation.mutates or entry.operation.secret:
                 await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
             raise
@@ -162,7 +162,7 @@ class Registry(Generic[ServicesT]):
         if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
             return False
         if error.details is not None and error.details.get("reason") == DISK_FULL:
-            return False  # the row would be one more write to a disk without space
+            return False  # the row would be another write to a disk without space
         if principal.local:
             return True
         if principal.user_id is not None:
@@ -180,7 +180,8 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: 
             raise forbidden(f"This token does not have the scope {narrowest}.", details={"scope": narrowest})
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
-        # Before the role: an operator in a customer's account gets this rule as the reason, not the customer's role.
+        # Checked before the role, so that an operator in a customer's account gets this rule as the reason and not the
+        # customer's role.
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     if not principal.has_access(operation.access):
         who = " and ".join(_MANY_OF[role] for role in _MANY_OF if role in realm.roles & roles_of(operation.access))
@@ -212,7 +213,7 @@ async def _record_refusal(
 ) -> None:
     """The caller gets the refusal itself: if the database cannot take the row, that is only logged."""
     outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
-    # The path of a redirecting link is its secret, which still works after the refusal.
+    # The path of a link that redirects is its secret, and the link still works after a refusal: so it is not recorded.
     in_path = {} if operation.presentation is Presentation.REDIRECT else parameters.path
     named = next(iter(in_path.values()), None)
     target = Target(

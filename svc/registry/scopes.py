@@ -115,5 +115,5 @@ class PrefixScopes:
 
     def narrowest(self, operation: Scoped) -> str:
         fitting = [name for name, area in self._areas.items() if area.holds(operation)]
-        # An area with prefixes is narrower than one without.
+        # An area with prefixes is narrower than one without, so it is preferred.
         return min(fitting, key=lambda name: not self._areas[name].prefixes)

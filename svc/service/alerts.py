@@ -78,7 +78,7 @@ class _PartAlerts:
 
     async def _write(self, part: str, state: _State) -> None:
         await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=state.message))
-        if self._unwritten[part] == state:  # Else there is newer state already, which is written next.
+        if self._unwritten[part] == state:  # Otherwise there is a newer state, which is written next.
             del self._unwritten[part]
             if state.message is not None:
                 self._ends[part] = trio.current_time() + state.seconds

@@ -30,7 +30,7 @@ async def add_identity_loops(
 ) -> None:
     """`counted` are the views that count the service's lists with maintained counts."""
     if mail is None:
-        # Without mail, no delivery would ever close this alert.
+        # If mail is not configured, no delivery would ever close this alert.
         await database.transact(partial(close_alert, key=MAIL_ALERT))
     else:
         loops.keep("mail delivery", Delivery(database, outbox, mail).run)

@@ -49,7 +49,7 @@ class KeptListener:
         others = [descriptor for descriptor in self._passed if descriptor not in taken.values()]
         self._passed = []
         if others:
-            # The settings have changed, or two sockets have the same address, and one is enough.
+            # The settings have changed, or two sockets have the same address, of which one is enough.
             for descriptor in others:
                 os.close(descriptor)
             _send(self._environ, f"FDSTOREREMOVE=1\nFDNAME={self._name}", [])

@@ -367,7 +367,8 @@ def pause_after(failures: int, error: AcmeError, left: timedelta | None) -> time
     first = FIRST_PAUSE_AWAY if isinstance(error, AuthorityAway) else FIRST_PAUSE
     pause: timedelta = min(first * 2 ** min(failures - 1, 20), LONGEST_PAUSE) * random.uniform(0.75, 1.0)  # noqa: S311
     if left is not None and left > timedelta():
-        # At least ten more attempts before it expires, whether it was valid for 90 days or for six.
+        # Short enough for at least ten more attempts before the certificate expires, whether its lifetime is 90 days or
+        # six.
         pause = min(pause, max(left / 10, SHORTEST_PAUSE))
     if error.retry_after is not None:
         pause = max(pause, min(timedelta(seconds=error.retry_after), LONGEST_RETRY_AFTER))

@@ -98,8 +98,8 @@ class Keeper(Generic[ChallengesT]):
         try:
             async with self._open_http() as http:
                 client = AcmeClient(http, step.directory, load_key(step.account_key), step.account_url)
-                # The configuration may have changed meanwhile: proofs of another type are shown elsewhere, by another
-                # keeper.
+                # The type of challenge in the configuration may have changed meanwhile: proofs of another type are
+                # shown by another keeper, at another place.
                 while isinstance(step, Work) and step.challenge is self.challenges.type:
                     await self._act(client, step)
                     step = await self._actor.ask(IssuedCertificate.step)

@@ -77,7 +77,7 @@ class Delivery:
         seconds = await queue.seconds_to_next(self._database)
         if seconds is None:
             return LONGEST_LOOK
-        # Never 0: if the database's clock differs from ours, this loop would spin.
+        # Never 0, because this loop would spin if the database's clock differs from ours.
         return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
 
     async def _deliver(self, due: list[UUID]) -> None:
@@ -139,7 +139,8 @@ class Delivery:
                 await self._database.transact(partial(set_alert, key=ALERT, message=None))
                 self._sent = False
         elif trio.current_time() - self._failing_since >= ALERT_AFTER:
-            # A failing relay stops all mail; a deferral may concern a server behind it, perhaps one recipient.
+            # A relay that fails stops all mail. A deferral may concern only a server behind the relay, or even a single
+            # recipient.
             severity, why = Severity.CRITICAL, str(self._failure)
             if isinstance(self._failure, Deferred):
                 severity, why = Severity.WARNING, f"the relay answers {self._failure.code} (svc mail list has the rest)"

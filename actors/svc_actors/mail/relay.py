@@ -112,8 +112,8 @@ class Relay:
         sock = getattr(smtp, "sock", None)
         if sock is not None:
             with suppress(OSError):
-                # The plain socket's shutdown: after that of an SSLSocket, the thread that still writes would send
-                # cleartext.
+                # The shutdown of the plain socket is used: after the shutdown of an SSLSocket, a thread that is still
+                # writing would send cleartext.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

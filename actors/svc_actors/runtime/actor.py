@@ -56,8 +56,8 @@ class Ref(Generic[A]):
         Raises the handler's `DomainError`, or a `DeliveryError`: `MailboxFull` and `Draining` (not started),
         `ActorCrashed`. Raises RuntimeError within a handler: two actors that ask each other would wait for ever.
         """
-        # Before the message exists: a cancelled asker must not order anything. No further checkpoint until it waits,
-        # so the cell that was looked up is still there when the message is put.
+        # Checked before the message exists, because a cancelled caller must not order anything. There is no further
+        # checkpoint until the wait below, so the cell that was looked up still exists when the message is put.
         await trio.lowlevel.checkpoint_if_cancelled()
         refuse_in_handler(f"{self.kind.name}:{self.key}")
         carried = [variable.get() for variable in self.kind.system.carried]
@@ -67,12 +67,12 @@ class Ref(Generic[A]):
         try:
             await message.ended.wait()
         except trio.Cancelled:
-            # Abandoned messages would keep others out of the mailbox.
+            # A message that nobody waits for would take up room in the mailbox.
             cell.withdraw(message)
             raise
         if message.error is not None:
             try:
                 raise message.error
             finally:
-                message.error = None  # The error's traceback holds the message, which must not hold the error.
+                message.error = None  # Breaks a reference cycle: the error's traceback refers to the message.
         return cast(T, message.value)

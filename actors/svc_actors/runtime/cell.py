@@ -111,7 +111,7 @@ class Cell:
         with trio.CancelScope(shield=True):
             while await self._has_message():
                 await self._handle(self.mailbox.popleft())
-                _handled.set(None)  # An idle actor holds no message.
+                _handled.set(None)  # An idle actor keeps no reference to its last message.
         self.kind.forget(self)
 
     async def _has_message(self) -> bool:
@@ -134,8 +134,8 @@ class Cell:
                 message.value = await message.method(self._actor, *message.args, **message.kwargs)
                 self._end(message)
                 return
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
-            # A handler that is overdue has crashed, whatever its clean-up raised.
+        except Exception as error:  # noqa: BLE001 - supervision handles a crash of any kind
+            # A handler that exceeded its deadline has crashed, whatever error its clean-up raised.
             answer = None if self._overdue else answer_in(error)
             self._end(message, answer or self._crashed(message, error))
         else:

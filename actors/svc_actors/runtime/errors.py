@@ -66,7 +66,7 @@ def answer_in(error: Exception) -> DomainError | None:
         return error
     if not isinstance(error, ExceptionGroup):
         return None
-    # Two tasks of a handler may fail at the same moment, each with an answer; the first is as good as any. A defect
-    # among them must not be hidden by an answer.
+    # Two tasks of a handler may fail at the same moment, each with an answer; then the first one is returned. If one of
+    # them is a defect, no answer is returned, so that the defect is not hidden.
     answers = [answer_in(part) for part in error.exceptions]
     return None if None in answers else answers[0]

@@ -40,7 +40,7 @@ class Announcements:
                 for listener in listeners:
                     listener(payload)
             else:
-                # A dict for a set in order: a thousand commits on one channel are one notification.
+                # A dict is used as an ordered set: a thousand commits on one channel become one notification.
                 self._pending[channel, payload] = None
                 self._woken.set()
 
@@ -58,10 +58,13 @@ class Announcements:
         """Notify other processes, until cancelled. What cannot be sent now is left to their own looks."""
         while True:
             await self._woken.wait()
-            # Before the list is taken: what is published while `_notify` runs is sent next.
+            # The event is replaced before the list is taken, so that what is published while `_notify` runs is sent in
+            # the next round.
             self._woken = trio.Event()
             pending, self._pending = list(self._pending), {}
             try:
                 await self._notify(pending)
             except (ServiceError, *DRIVER_ERRORS):
-                continue  # Not kept for later: in a long outage it would only grow, and a look finds the same.
+                # Dropped and not kept for later: in a long outage the list would grow without limit, and listeners find
+                # the same by looking.
+                continue

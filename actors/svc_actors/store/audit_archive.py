@@ -34,7 +34,7 @@ _REMOVED_AT_ONCE: Final = 1_000
 async def archive_audit(database: Database, folder: Path, keep: timedelta, *, rows_a_file: int = ROWS_A_FILE) -> int:
     """Export and remove the rows older than `keep`; returns how many were removed. For one task at a time."""
     await trio.to_thread.run_sync(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
-    # First the rows that an earlier process exported but did not live to remove.
+    # First remove the rows that an earlier process has exported but not removed before it ended.
     lowest = await database.fetchval("SELECT min(id) FROM audit")
     left = await database.fetch(
         "SELECT first_id, last_id FROM audit_exports WHERE last_id >= $1 ORDER BY first_id", lowest
@@ -69,7 +69,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
             position: int | None = await database.fetchval("SELECT min(id) FROM audit WHERE id > $1", last or after)
             if position is None:
                 break
-            # A range of ids: no query plan can turn it into a sort of all remaining rows.
+            # The condition is a range of ids, so no query plan can sort all remaining rows.
             page = await database.fetch(
                 """
                 SELECT id, at < now() - $3::interval AS old, row_to_json(audit)::text AS line
@@ -80,7 +80,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
                 keep,
                 sealed,
             )
-            # Stop at the first row that is too young: a file leaves out no row between its first and its last.
+            # Stop at the first row that is too young: a file must contain all rows between its first and its last.
             old = list(takewhile(lambda row: row["old"], page))
             if not old:
                 break
@@ -119,7 +119,8 @@ class _Writer:
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._raw = os.fdopen(descriptor, "r+b")
-        # Level 1 shrinks audit rows to a tenth, as they are repetitive; higher levels take 5 times as long for little.
+        # Level 1 compresses audit rows, which are repetitive, to a tenth. Higher levels take 5 times as long and gain
+        # little.
         self._gzip = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=1, mtime=0)
 
     def write(self, lines: Sequence[str]) -> None:

@@ -105,7 +105,7 @@ class _Part:
             raise UnfitError(f"seal {number + 1} is missing; the next is {where}")
         if seal.previous_digest != digest or (first is not None and seal.first_id != first + 1):
             raise UnfitError(f"{where} does not follow the one before it")
-        # The table first: rows that leave it in between are in a file by then.
+        # The table is read before the files: rows that are moved in between are then in a file.
         page = await self._database.fetch(
             "SELECT row_to_json(audit)::text AS line FROM audit WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT $3",
             seal.first_id,
@@ -193,7 +193,7 @@ class _Files:
     def _next(self, first: int) -> tuple[int, bytes] | None:
         assert self._lines is not None
         for line in islice(self._lines, None):
-            # Rows before the range are skipped without parsing the JSON: `row_to_json` writes the id first.
+            # Rows before the range are skipped without parsing their JSON: `row_to_json` writes the id first.
             start = line[: line.find(",")].removeprefix('{"id":')
             if not start.isdecimal() or int(start) >= first:
                 return encoded(line)

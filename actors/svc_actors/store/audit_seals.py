@@ -102,15 +102,16 @@ class Sealer:
     def __init__(self, database: Database, *, rows_a_seal: int = ROWS_A_SEAL) -> None:
         self._database = database
         self._most = rows_a_seal
-        # The last id drawn at the time of a look, and the transactions writing at that time that have not been seen to
-        # end yet.
+        # `_upto`: the last id that was drawn at the time of a look. `_running`: the transactions that were writing at
+        # that time and have not been seen to end since.
         self._upto: int | None = None
         self._running: frozenset[str] = frozenset()
 
     async def round(self) -> int:
         """Seal what can be sealed; returns the number of rows."""
         if self._upto is None:
-            # In this order, as two statements: a transaction that drew an id by now holds the lock, or is over.
+            # Two statements, in this order: a transaction that has drawn an id up to `upto` either holds the lock now,
+            # and so is among `_writing`, or has ended.
             upto: int = await self._database.fetchval(
                 "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM audit_id_seq"
             )
@@ -149,7 +150,7 @@ class Sealer:
 
     async def _next(self, tx: Transaction, *, upto: int) -> Seal | None:
         previous = await newest_seal(tx)
-        # The chain starts at the first row now in the table: older ones are in files already.
+        # The chain of seals starts at the first row that is in the table now: older rows are in files already.
         first = previous.last_id + 1 if previous else await tx.fetchval("SELECT min(id) FROM audit")
         if first is None or first > upto:
             return None

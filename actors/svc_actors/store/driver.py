@@ -113,7 +113,7 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
             try:
                 return await self._run_prepared(statement, args, limit)
             except asyncpg.InvalidCachedStatementError:
-                # Prepare again, once, unless a failed transaction prevents it.
+                # The statement is prepared again, once. In a failed transaction this is not possible.
                 if self.is_in_transaction():
                     raise
         rows, status, _ = await self._execute(sql, args, limit, None, return_status=True)
@@ -129,7 +129,7 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
             await self.reload_schema_state()
             raise
         except asyncpg.InvalidCachedStatementError:
-            # The schema has changed since it was prepared.
+            # The schema has changed since the statement was prepared.
             self._drop_local_statement_cache()
             raise
         return rows, status

@@ -56,7 +56,7 @@ async def load(url: str, pieces: Iterator[bytes]) -> None:
                 while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
                     await process.stdin.send_all(piece)
             except trio.BrokenResourceError:
-                # It has ended early, and reports the reason itself.
+                # The program has ended early, and reports the reason itself.
                 await process.wait()
             await process.stdin.aclose()
             await _succeeded(process, errors)

@@ -235,7 +235,8 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C at the terminal must reach the service only, which stops the server when it is done with it.
+                # A session of its own, so that Ctrl-C at the terminal reaches only the service, which stops the server
+                # once it no longer needs it.
                 start_new_session=True,
                 **_identity(folder.account),
             )
@@ -270,7 +271,8 @@ class _Server:
                 else:
                     for pid in processes:
                         _signal(pid, signal.SIGKILL)
-                # Polled: the kernel reports the end of a process to its parent only, which we are not.
+                # Polled, because the kernel reports the end of a process only to its parent, and this is not the
+                # parent.
                 while self._folder.processes():  # noqa: ASYNC110
                     await trio.sleep(_POLL)
                 return

@@ -100,7 +100,7 @@ async def append(transaction: Transaction, event: NewEvent) -> None:
         event.project_id,
         event.node_id,
         event.administrators_only,
-        # Encoded now, so that a value JSON cannot express fails here and not at the commit.
+        # Encoded here, so that a value that JSON cannot express fails here and not at the commit.
         encode_json(event.payload),
     )
     write_to_inbox(transaction, row)
@@ -153,7 +153,7 @@ class Subscription:
         if page and page[0].position != self.position + 1:
             raise Gone(self.position)
         self._buffer.extend(page)
-        # Nothing is awaited between this comparison and going live, so no event falls in between.
+        # There is no checkpoint between this comparison and the change to live, so no event is missed in between.
         self._live = not page and self.position >= self._log.position
 
     def _offer(self, events: Sequence[Event]) -> bool:
@@ -162,7 +162,7 @@ class Subscription:
             return True
         last = self._buffer[-1].position if self._buffer else self.position
         if events[0].position == last + 1 and len(self._buffer) + len(events) <= self._capacity:
-            # The usual case: positions are contiguous, so the events of the page need not be checked one by one.
+            # The usual case: positions have no gap, so the page's events need not be compared one by one.
             self._buffer.extend(events)
             self._wake()
             return True

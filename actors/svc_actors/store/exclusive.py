@@ -78,7 +78,7 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
                     else:
                         await database.marks.still_there(session)
         except (ServiceError, *DRIVER_ERRORS) as error:
-            # Before the lock was ever held this is a failed start. Afterwards the server may only be restarting.
+            # If the lock was never held, this is a failed start. Otherwise the server may only be restarting.
             if not held:
                 raise
             log.warning("service_lock.lost", service=service, error=str(error))
@@ -103,7 +103,7 @@ def _require_present(database: Database) -> None:
 
 async def _take(session: Session, service: str, me: str) -> None:
     """Take the lock, or raise `AnotherServiceError` once it is clear that its holder lives."""
-    # The holder is looked up in pg_locks by the two halves of the lock's key, of which the second is a signed hash.
+    # pg_locks shows the lock's key as two halves, which lead to the holder; the second half is a signed hash.
     give_up_at = trio.current_time() + _DYING
     while not await session.fetchval("SELECT pg_try_advisory_lock($1, hashtext($2))", _LOCK, service):
         holder = await session.fetchrow(
@@ -118,7 +118,7 @@ async def _take(session: Session, service: str, me: str) -> None:
             service,
         )
         if holder is not None and holder["name"] == me:
-            # Our own previous session: the connection is gone, but the server has not noticed yet.
+            # The holder is our own previous session: its connection is gone, but the server has not noticed it yet.
             await session.execute("SELECT pg_terminate_backend($1)", holder["pid"])
         elif trio.current_time() >= give_up_at:
             where = f" It connected from {holder['address']} at {holder['backend_start']:%F %T} UTC." if holder else ""

@@ -31,14 +31,15 @@ _SERVER_CANNOT = (
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,
     asyncpg.ReadOnlySQLTransactionError,
-    # pg_cancel_backend, statement_timeout, lock_timeout: an operator's or the role's, never our own.
+    # Caused by pg_cancel_backend, statement_timeout or lock_timeout: an operator or the role's settings use these, but
+    # never this service.
     asyncpg.QueryCanceledError,
     asyncpg.LockNotAvailableError,
 )
 _COLLISIONS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
-    # The schema changed under a statement that this connection had prepared; it is prepared again the next time.
+    # The schema has changed since this connection prepared the statement; the next time it is prepared again.
     asyncpg.InvalidCachedStatementError,
     asyncpg.OutdatedSchemaCacheError,
 )

@@ -22,7 +22,8 @@ class Frontier:
         self.highest = last_drawn
         self.gaps: set[int] = set()
         self._settled = False
-        # The gaps that the last check found, and the next transaction id at that time: see `check`.
+        # `_doubtful`: the gaps that the last check has found. `_over_at`: the next transaction id at that time, see
+        # `check`.
         self._doubtful: frozenset[int] = frozenset()
         self._over_at: int | None = None
 

@@ -111,7 +111,7 @@ async def keep_running(name: str, loop: Work, alert: LoopAlert | None = None) ->
                 await loop()
                 nursery.cancel_scope.cancel()
             health.works()
-        except* Exception as failed:  # noqa: BLE001 - whatever it is: see the top of this page
+        except* Exception as failed:  # noqa: BLE001 - of any kind: see the top of this page
             pause = health.failed(failed)
         await trio.sleep(pause)
 
@@ -133,7 +133,7 @@ async def keep_repeating(
             await work()
             health.works()
             pause = seconds
-        except* Exception as failed:  # noqa: BLE001 - whatever it is: see the top of this page
+        except* Exception as failed:  # noqa: BLE001 - of any kind: see the top of this page
             pause = min(health.failed(failed), seconds)
         await trio.sleep(pause)
 

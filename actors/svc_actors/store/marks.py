@@ -180,19 +180,20 @@ class CommitMarks:
         except FileNotFoundError:
             pass
         except OSError as error:
-            # Owned by another account, or on a bad sector: it is better to serve without this comparison than not at
-            # all.
+            # The file belongs to another account, or is on a bad sector: serving without this comparison is better than
+            # not serving.
             log.warning("database_marks.not_read", path=str(path), error=str(error))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("database_marks.not_understood", path=str(path), error=str(error))
         return cls(path, uuid4(), {})
 
-    # What transactions leave.
+    # Marks that transactions leave in the database.
 
     def draw(self) -> Mark:
         """The mark of a transaction that is about to commit; give it back with `put_back`, however that ends."""
-        # A slot for each transaction that commits at the same time: of one row for all, commits would queue for the
-        # lock. The lowest free slot is taken, so there are as many rows as were ever used at once.
+        # Each transaction that commits at the same time gets a slot of its own: if all shared one row, commits would
+        # wait for its lock. The lowest free slot is taken, so there are only as many rows as slots were ever used at
+        # once.
         turn = int(trio.current_time() / _TURN) % _TURNS
         if turn != self._turn:
             self._turn, self._slots, self._free = turn, 0, []
@@ -226,19 +227,19 @@ class CommitMarks:
         """The keys of the last day, the oldest first."""
         return [key for key, _ in self._keys.since(time.time() - KEYS_FOR)]
 
-    # What the database shows.
+    # Comparisons of these marks with what the database shows.
 
     async def examine(self, connection: Rows) -> None:
         """Check a new connection before it is used. Raises `unavailable` for a database that has stepped back, and for
         a standby the driver's error of a server that is not ready."""
-        # A copy from before the question: what is committed while it is on its way need not be in the answer.
+        # Copied before the database is asked: the answer need not include commits that happen while it is on its way.
         before = dict(self._seen)
         [row] = await connection.rows(_READ, (self._holder,), 0)
         if row["standby"]:
             raise asyncpg.CannotConnectNowError(_STANDBY)
         if not self._is_present(row, before):
-            # In this order: the event first, which stops the service even if the statements fail; then the keys, whose
-            # orders may be repeated by their callers at once; then the notice, for a successor on another host.
+            # In this order: first the event, which stops the service even if the statements fail; then the keys,
+            # because callers may repeat their orders at once; then the notice, for a successor on another host.
             self._notice(before, row)
             await connection.command(REFUSE_KEYS, self._columns)
             await connection.command(_TELL, (self._holder, self.dealt))
@@ -274,20 +275,20 @@ class CommitMarks:
         if row["standby"]:
             raise cannot_connect(asyncpg.CannotConnectNowError(_STANDBY))
         there, known = _shown(row), self._seen
-        # A higher count: the loss was dealt with by another host, or by a life of this service whose file was not
-        # written.
+        # If the database's count is higher than ours, the loss was already dealt with: by another host, or by an
+        # earlier run of this service that could not write its file.
         lost = not _has_all(row, known) and row["dealt"] <= self.dealt
         self._seen = dict(there)
         self._last = max(self._last, *there.values(), 0)
         self.dealt = row["dealt"]
-        # The copied folder's marks have been compared; from here on this host writes under an id of its own.
+        # The marks of the copied folder are compared now; from here on this host writes marks under an id of its own.
         if self._copied:
             self._holder, self._seen, self._copied = uuid4(), {}, False
         self._changed = True
         if not (lost or row["pending"]):
             return None
         as_of: datetime | None = await queryable.fetchval(_AS_OF)
-        # A notice counts in any case; only its time is unknown.
+        # The notice proves a step back in any case; only its time is unknown.
         if as_of is None and row["pending"]:
             return datetime.fromtimestamp(0, UTC)
         return as_of
@@ -309,13 +310,13 @@ class CommitMarks:
             )
             self.stepped_back.set()
 
-    # What outlives the process.
+    # The file, which survives the process.
 
     async def write(self) -> None:
         """Write the file, where something has changed. Raises `OSError`."""
         if not self._changed:
             return
-        # Before the content is taken: what changes while the thread writes is written the next time.
+        # Reset before the content is taken, so that changes during the write are written the next time.
         self._changed = False
         known: dict[str, Any] = {
             "holder": str(self._holder),
@@ -364,10 +365,11 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
     if as_of is not None:
         log.error("database.found_stepped_back", as_of=as_of.isoformat())
         await step_back(as_of, marks.keys)
-        # Counted last: if the service is killed during `step_back`, its next start, or its successor, does it again.
+        # Counted only after `step_back`: if the service is killed during it, the next start, or the successor, does it
+        # again.
         marks.dealt = await database.transact(deal_with_notice)
     marks.serving = True
-    # A full disk must not stop the start: that it was dealt with is in the database.
+    # A full disk must not prevent the start: the database records that the loss was dealt with.
     await marks.try_to_write()
     async with background_nursery() as nursery:
         nursery.start_soon(marks.keep_written)

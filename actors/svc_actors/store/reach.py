@@ -41,9 +41,10 @@ def server_account() -> Account | None:
         return None
     entry = _entry()
     if entry is None:
-        # Two concurrent useradds of one name both succeed, and the later one assigns another id: after a restart the
-        # first one's server would not own its data. Each replaces this file by a new one, so a process that waited for
-        # the old file looks again, and one that opens the new file finds the user.
+        # Locked, because two concurrent useradds of the same name both succeed, and the later one assigns another id:
+        # after a restart, the first one's server would not own its data. Each useradd replaces this file by a new one.
+        # So a process that has waited for the lock on the old file looks again, and one that opens the new file finds
+        # the user.
         with open("/etc/passwd", "rb") as users:
             fcntl.flock(users, fcntl.LOCK_EX)
             entry = _entry() or _made()
@@ -116,7 +117,7 @@ def _with_passage(entries: list[tuple[int, int, int]], uid: int) -> bytes:
     kept = [entry for entry in entries if entry[0] != _MASK and (entry[0], entry[2]) != (_USER, uid)]
     ours = next((permissions for tag, permissions, owner in entries if (tag, owner) == (_USER, uid)), 0)
     old_mask = next((permissions for tag, permissions, _ in entries if tag == _MASK), 7)
-    # Rights that the old mask withheld stay withheld: they are removed from the entries before the mask is widened.
+    # Rights that the old mask has withheld stay withheld: they are removed from the entries before the mask is widened.
     masked = [
         (tag, permissions & old_mask if tag in (_USER, _GROUP_OWNER, _GROUP) else permissions, owner)
         for tag, permissions, owner in kept

@@ -30,7 +30,7 @@ class RememberedKeys:
         self._by_owner.setdefault(owner, {})[name] = at
         self._count += 1
         if self._count > MOST_KEYS:
-            # The oldest key of the owner who has most of them: the others' stay.
+            # Forget the oldest key of the owner who has the most keys; those of other owners stay.
             most = max(self._by_owner, key=lambda each: len(self._by_owner[each]))
             self.forget((most, next(iter(self._by_owner[most]))))
 

@@ -34,7 +34,7 @@ from svc_actors.store.transactions import Queryable, Session, Transaction
 EVENT_CHANNEL = "svc_event"
 SWEEP_PERIOD = 5.0
 _INBOX_CHANNEL = "svc_event_inbox"
-_SEQUENCER_LOCK = 0x5356_4302  # "SVC" and a number: the locks of this database are numbered by their use.
+_SEQUENCER_LOCK = 0x5356_4302  # "SVC" and a number: this database's locks are numbered by their use.
 _PAGE = 500
 _TAKEOVER_PERIOD, _PRUNE_PERIOD = 1.0, 60.0
 _SHORTEST_PERIOD = 0.01
@@ -70,12 +70,14 @@ class Sequencer:
         """Number events for as long as the session with the lock lasts."""
         try:
             async with self._database.session() as session:
-                # Polled: a query that waited for the lock would hold its snapshot, and so vacuum, meanwhile.
+                # Polled, because a query that waits for the lock would keep its snapshot meanwhile, which prevents
+                # vacuum.
                 while not await session.fetchval("SELECT pg_try_advisory_lock($1)", _SEQUENCER_LOCK):  # noqa: ASYNC110
                     await trio.sleep(_TAKEOVER_PERIOD)
                 self.active = True
                 with self._database.announcements.listener(_INBOX_CHANNEL, self._hear):
-                    # Both end with the session: the sequencer's next statement fails, and with it the right to number.
+                    # Both tasks end when the session does: then the sequencer's next statement fails, and it may no
+                    # longer number events.
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._hear_others)
                         nursery.start_soon(self._sequence, session)
@@ -95,12 +97,14 @@ class Sequencer:
         sweep_at, prune_at = -math.inf, trio.current_time() + _PRUNE_PERIOD
         while True:
             now = trio.current_time()
-            # A new event before the look: what is announced during it causes another one.
+            # The new event is created before the look, so that an announcement during the look causes another one.
             self._woken = trio.Event()
             if now >= sweep_at:
-                # The whole inbox, from time to time: an event that was overlooked is late, and not lost.
+                # The whole inbox is read from time to time, so that an event that was overlooked is only late and not
+                # lost.
                 sweep_at = now + SWEEP_PERIOD
-                # Read before the look, so that what is over by then had its rows in it (`Frontier.check`).
+                # Read before the rows, so that all rows of transactions that have ended by this time are read below
+                # (`Frontier.check`).
                 oldest_running, next_transaction = await session.fetchone(_RUNNING)
                 await _move_all(session, frontier, low=0)
                 frontier.check(oldest_running, next_transaction)
@@ -109,7 +113,7 @@ class Sequencer:
             if now >= prune_at:
                 prune_at = now + _PRUNE_PERIOD
                 await prune(session, self.retention)
-            # Woken early or not, the next move is not sooner than `_SHORTEST_PERIOD` after this one.
+            # Even if it is woken earlier, the next move comes `_SHORTEST_PERIOD` after this one at the earliest.
             with trio.move_on_at(sweep_at):
                 await self._woken.wait()
             await trio.sleep_until(now + _SHORTEST_PERIOD)
@@ -177,7 +181,7 @@ WRITE_TO_INBOX = """
 
 
 async def _move_all(session: Session, frontier: Frontier, *, low: int) -> None:
-    # A page at a time: each is a transaction of its own, and its NOTIFY reaches readers before the next.
+    # One page at a time: each page is a transaction of its own, whose NOTIFY reaches readers before the next page.
     while True:
         moved = await _move(session, low, frontier)
         frontier.moved(moved)

@@ -72,7 +72,7 @@ class Folder:
                 yield
             finally:
                 if self.socket.parent != self.path:
-                    # A socket folder outside of the data folder is not left behind.
+                    # If the socket's folder is outside the data folder, it is removed as well.
                     with suppress(OSError):
                         self.socket.rmdir()
 
@@ -139,7 +139,7 @@ class Folder:
                     works_here = Path(os.readlink(f"/proc/{entry.name}/cwd")) == self.cluster
                     program = Path(os.readlink(f"/proc/{entry.name}/exe")).name
                 except OSError:
-                    # It has ended meanwhile, or belongs to another user.
+                    # The process has ended meanwhile, or belongs to another user.
                     continue
                 if works_here and program.removesuffix(" (deleted)") == "postgres":
                     found.append(int(entry.name))

@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 Publish = Callable[[Sequence[Announcement]], None]
 
-# Seconds. An actor's handler has 75 (`runtime.cell.HANDLER_DEADLINE`), which is more than a connection, a statement
-# and a rollback may take together.
+# Seconds. An actor's handler has 75 (`runtime.cell.HANDLER_DEADLINE`), more than connecting, a statement and a rollback
+# can take together.
 STATEMENT_TIMEOUT = 30.0
 _COMMIT_TIMEOUT = 30.0
 _ROLLBACK_TIMEOUT = 5.0
@@ -110,8 +110,8 @@ class Transaction(Statements):
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         result = await bounded(self._connection, call, timeout)
-        # By the first word and the server's tag. A statement that is taken to have written costs one mark too many; the
-        # opposite error would hide a loss.
+        # Judged by the statement's first word and the server's command tag. If a statement is wrongly taken for a
+        # write, one mark too many is written; if a write were overlooked, its loss would not be detected.
         if not (self.marked or self._unmarked):
             self.marked = may_write(sql) and not _changed_nothing(sql, result)
         return result
@@ -147,7 +147,8 @@ class Transaction(Statements):
         try:
             yield
         except BaseException:
-            # What was registered within the block is undone with it: rows for the end, and announcements.
+            # Everything that was registered within the block is undone with it: rows for the end of the transaction,
+            # and announcements.
             del self.last_rows[registered:]
             del self.announcements[announced:]
             if not self._connection.is_closed():
@@ -191,7 +192,8 @@ async def bounded(
     """
     await trio.lowlevel.checkpoint_if_cancelled()
     if timeout == STATEMENT_TIMEOUT:
-        # The watch closes the connection once this has passed, which ends the call with a driver's error.
+        # Once this deadline has passed, the watch closes the connection, which ends the call with an error of the
+        # driver.
         connection.deadline = trio.current_time() + timeout
         try:
             return await call(connection)
@@ -237,8 +239,8 @@ async def transaction_on(
         raise
     if marks is not None and transaction.marked:
         mark = marks.draw()
-        # Remembered only after the acknowledgement: a commit whose outcome is unknown may not be there, and must not
-        # look like a loss. Its slot is free again either way; the next value in it is greater.
+        # The mark is remembered only after the commit was acknowledged: if the outcome of a commit is unknown, it may
+        # be missing without any loss. Its slot is free again in either case, because the slot's next value is greater.
         try:
             await _commit(connection, transaction.last_rows, mark)
             marks.committed(mark)
@@ -250,7 +252,7 @@ async def transaction_on(
 
 
 async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequence[object]]], mark: Mark | None) -> None:
-    # COMMIT was not sent, so the server has rolled back or will: this is known to be undone.
+    # COMMIT was not sent, so the server has rolled back or will do so: the transaction is known to be undone.
     if connection.is_closed():
         raise lost_before_commit()
     if not last_rows and connection.link.take_back():
@@ -258,10 +260,12 @@ async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequenc
     rows: dict[str, list[Sequence[object]]] = {}
     for sql, row in last_rows:
         rows.setdefault(sql, []).append(row)
-    # The mark first: events go last, together with COMMIT, when the transaction holds every lock that it needs.
+    # The mark is written first: events are written last, together with COMMIT, when the transaction holds every lock
+    # that it needs.
     statements: list[tuple[str, tuple[object, ...]]] = [] if mark is None else [(WRITE_MARK, mark.row)]
     statements += [(sql, tuple(zip(*its_rows, strict=True))) for sql, its_rows in rows.items()]
-    # Shielded: a caller that is cancelled between COMMIT and its answer would not know what it has done.
+    # Shielded, because a caller that is cancelled between COMMIT and its answer would not know whether the transaction
+    # was committed.
     with trio.CancelScope(shield=True, relative_deadline=_COMMIT_TIMEOUT):
         try:
             for sql, columns in statements[:-1]:
@@ -272,7 +276,7 @@ async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequenc
                 raise outcome_unknown() from error
             await _roll_back(connection)
             raise _told(error, connection, None) from error
-        # The server answers COMMIT of a failed transaction with ROLLBACK, and without an error.
+        # The server answers COMMIT of a failed transaction with ROLLBACK, and reports no error.
         if tag != "COMMIT":
             raise asyncpg.InFailedSQLTransactionError(
                 "the transaction was rolled back, since the error of one of its statements was swallowed"

@@ -204,8 +204,9 @@ class Link:
             self._rested_at = perf_counter()
 
     def _look_for_a_quick_reply(self, future: Future) -> None:
-        # A short query is answered sooner than this thread could sleep and wake, which would be most of the query's
-        # cost. While several replies are awaited there is always one to continue with, so polling is not needed.
+        # The reply to a short query arrives sooner than this thread could sleep and wake, which would be most of the
+        # query's cost; so this polls for a moment. While several replies are awaited, there is always one with which to
+        # continue, and polling is not needed.
         give_up_at = perf_counter() + _QUICK
         while not (future.finished or self._closed) and perf_counter() < give_up_at:
             self.receive()
@@ -236,7 +237,7 @@ class Link:
             self._lose(ConnectionAbortedError("the wait for a reply was given up"))
 
     async def _send_backlog_while_receiving(self) -> None:
-        # The server stops reading when its own replies are not read, so both directions go on together.
+        # If its replies are not read, the server stops reading, so both directions have to run concurrently.
         async with trio.open_nursery() as nursery:
 
             async def receive() -> None:
@@ -271,7 +272,8 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            # The reader reports the error, after the server's last messages, which may still be in the socket.
+            # The reader reports the error, after it has read the server's last messages, which may still be in the
+            # socket.
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             return len(data)

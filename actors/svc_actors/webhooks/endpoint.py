@@ -65,7 +65,8 @@ class WebhookEndpoint(Actor):
         self._begin()
 
     def _begin(self) -> None:
-        # Deliveries read ahead; how often that became outdated; attempts under way; outcomes to be recorded.
+        # In order: deliveries that were read ahead; how often these became outdated; attempts under way; outcomes to be
+        # recorded.
         self._ahead: list[deliveries.Due] = []
         self._changes = 0
         self._under_way: set[UUID] = set()
@@ -143,7 +144,7 @@ class WebhookEndpoint(Actor):
                     status=status.value,
                     outcome=outcome.status if isinstance(outcome, Answered) else outcome.reason,
                 )
-        # Not before it is recorded: deliveries under way are excluded when reading what is due.
+        # Removed only after the outcomes are recorded: deliveries under way are skipped when due ones are read.
         self._under_way.difference_update(attempt.delivery.id for attempt in made)
 
     async def _sent(self, sender: Sender, delivery: deliveries.Due, at: datetime) -> Outcome:

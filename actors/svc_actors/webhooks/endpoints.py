@@ -42,7 +42,7 @@ class Issued:
 async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) -> Issued:
     """`insert` has id, sealed secret and its last four characters before the `values`. Raises `conflict` if there are
     `MOST_ENDPOINTS`."""
-    # The lock makes concurrent creations wait for each other: a count alone would let both in.
+    # The lock makes concurrent creations wait for each other: with a count alone, both could exceed the limit.
     await tx.execute("LOCK TABLE webhook_endpoints IN SHARE ROW EXCLUSIVE MODE")
     if await tx.fetchval("SELECT count(*) FROM webhook_endpoints") >= MOST_ENDPOINTS:
         raise conflict(

@@ -168,7 +168,7 @@ def _said(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         said = str(cause) or said
-        # The pool raises `from None`, so a cause may be in the context only.
+        # The pool raises `from None`, so the cause may be only in the context.
         inner = cause.__cause__ or cause.__context__
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else inner
     return said

@@ -21,5 +21,5 @@ def keeper(data: Path) -> None:
     """Hold the programs of this server's sites, so that they outlive the panel.
 
     The core starts it where nobody else does. Ended, it leaves them running; the next one takes them over."""
-    # Replace this process: the command line's modules would otherwise stay in its memory for ever.
+    # This process is replaced by the keeper: otherwise the command line's modules would stay in its memory for ever.
     os.execv(PROGRAM[0], [*PROGRAM, str(data.resolve())])  # noqa: S606 - no shell is wanted

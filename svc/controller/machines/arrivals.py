@@ -41,7 +41,7 @@ async def once_nodes_have_come(
     async with services.events.subscribe(None) as events:
         while True:
             try:
-                return await create()  # At once: a node may have come online before the subscription.
+                return await create()  # Created at once, because a node may have come online before the subscription.
             except NodesAway:
                 if not await _node_comes_online(events, deadline):
                     raise
@@ -71,5 +71,5 @@ async def _node_comes_online(events: Subscription, deadline: float) -> bool:
                 if event.kind == ControllerEvent.NODE and event.payload["change"] == NodeState.ONLINE.value:
                     return True
         except (SlowReader, Gone):
-            return False  # More events than this reader can follow: the caller is asked to try again.
+            return False  # There are more events than this reader can follow: the caller is asked to try again.
     return False

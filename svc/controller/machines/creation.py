@@ -127,7 +127,7 @@ async def create(context: Context[Controller], request: VMCreateRequest) -> VMCr
         context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
     )
     if replayed:
-        # The answer may hold a password: a caller who has lost the project since then does not get it again.
+        # The answer may contain a password: a caller who has lost access to the project since does not get it again.
         await require_visible(context.services.database, context.principal, answer.vm.project_id, what="machine")
     if replayed or answer.replayed:
         context.effects.status = 200
@@ -152,7 +152,8 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     except ServiceError as refused:
         if key is None or refused.code is not ErrorCode.CONFLICT:
             raise
-        # The claim of the key was lost (its process was held up), and another caller with the key was quicker.
+        # The claim of the key was lost because its process was delayed, and another caller with the same key was
+        # faster.
         made = await find_by_key(database, key)
         if made is None:
             raise

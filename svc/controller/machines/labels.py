@@ -38,7 +38,7 @@ def has_labels(selector: str | None, column: str = "vms.labels") -> Condition:
         return EVERYTHING
     terms = [term.partition("=") for term in selector.split(",")]
     keys = [key for key, equals, _ in terms if not equals]
-    # A key given with two values matches nothing: no machine has both.
+    # If a key is given with two values, no machine matches, because none has both.
     values = [{key: value} for key, equals, value in terms if equals]
     clauses = [f"{column} <> '{{}}'", f"{column} ?& $1::text[]"]
     clauses += [f"{column} @> ${number}::jsonb" for number, _ in enumerate(values, start=2)]

@@ -132,7 +132,7 @@ class VM(Model):
             "addresses": addresses,
             "facts": VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
         }
-        # Every other field is a column of `VM_SELECT` of the same name.
+        # All other fields are columns of `VM_SELECT` of the same names.
         columns = {name: row[name] for name in cls.model_fields.keys() - computed.keys()}
         return cls.model_validate(columns | computed)
 
@@ -174,12 +174,12 @@ def has_status(status: VMStatus | None) -> Condition:
         return Condition(f"vms.node_id = ANY({_AWAY}) AND vms.status IN {_UNSEEN}")
     if status.value not in UNKNOWN_WHILE_AWAY:
         return Condition("vms.status = $1", (status.value,))
-    # NOT IN is a hash table lookup for each machine; <> ALL would compare with each node that is away.
+    # NOT IN is one hash lookup for each machine; <> ALL would compare it with each node that is away.
     here = "vms.node_id IS NULL OR vms.node_id NOT IN (SELECT id FROM nodes WHERE state <> 'online')"
     return Condition(f"vms.status = $1 AND ({here})", (status.value,))
 
 
-# Outer joins by a primary key cost nothing if only rows are counted: the planner drops them.
+# Outer joins by a primary key cost nothing when rows are only counted: the planner drops them.
 VM_SELECT: Final = f"""
 SELECT vms.*, {shown_status("vms.status")} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,

@@ -253,7 +253,7 @@ async def reinstall_machine(
     task, started = await _begin(context, row, new, decide)
     if started:
         return Reinstallation(task, account, new.generated, started=True)
-    # For a repeated order this is the password generated the first time, while it is still needed.
+    # For a repeated order this is the password that was generated the first time, as long as it is still needed.
     sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", row["id"])
     return Reinstallation(task, account, Seed.unsealed(services.sealer, sealed).generated, started=False)
 

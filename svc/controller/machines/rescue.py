@@ -107,7 +107,7 @@ async def _rescue(context: Context[Controller], request: VMRescueRequest, row: R
     task, begun = await machine.ask(Machine.rescue, context.caller, new)
     generated: str | None = new.generated
     if not begun:
-        # For a repeated order this is the password generated the first time, while it is still needed.
+        # For a repeated order this is the password that was generated the first time, as long as it is still needed.
         sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", request.id)
         generated = Seed.unsealed(services.sealer, sealed).generated
     return VMRescueResult(

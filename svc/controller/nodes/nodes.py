@@ -284,7 +284,7 @@ async def node_samples(context: Context[Controller], request: NodeSamplesRequest
         sortable={"hour": "hour"},
         default_sort="hour",
         request=request,
-        # An hour is one node's; a row's place is unique in the table.
+        # Rows of several nodes may have the same hour; a row's place (ctid) is unique in the table.
         tie="ctid",
     )
     return Page[NodeSample].of([NodeSample(**row) for row in rows], total, request)

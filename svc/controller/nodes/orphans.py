@@ -106,7 +106,7 @@ async def list_orphans(context: Context[Controller], request: Empty) -> list[Orp
             try:
                 kept[row["vm_id"]] = await kept_machine(context.services.gateway, row["node_id"], row["vm_id"])
             except (ServiceError, NodeUnavailable):
-                return  # Shown without the agent's answer.
+                return  # The orphan is shown without the agent's answer.
 
     with trio.move_on_after(_SHOWN_WITHIN):
         async with trio.open_nursery() as nursery:

@@ -115,7 +115,7 @@ async def _order(
         node_id=node.id,
         project_id=None,
         parameters=upgrade_parameters(context.services.agent, together, at_once),
-        # It waits for its turn as long as the other nodes take; its own work on the node has a deadline.
+        # The task waits for its turn for as long as the other nodes take; its own work on the node has a deadline.
         timeout=None,
     )
 

@@ -132,7 +132,7 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         made = await find_by_key(database, key)
         if made is None or made["id"] != before.vm_id:
             raise records.reference_taken(request.integration, request.external_ref)
-        # The first answer was lost when its process died after creating the machine.
+        # The process of the first call died after it had created the machine, so its answer was lost.
         answer = await answer_repeated(context, _machine_order(request, before.project_id), made)
         return ProvisionResult(service=await shown_service(database, before.id), **dict(answer))
     customer = await database.transact(partial(_customer, context=context, request=request))

@@ -110,6 +110,6 @@ async def _decided(
     try:
         await settle(services.database, services.actors, service_id)
     except DomainError as error:
-        # The decision is stored; the watch asks the machine again.
+        # The decision is stored; the watch will ask the machine again.
         log.info("service.machine_follows_later", service_id=str(service_id), error=str(error))
     return await shown_service(services.database, service_id)

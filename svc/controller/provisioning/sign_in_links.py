@@ -84,7 +84,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
 async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
 
     async def work(tx: Transaction) -> str:
-        # Of two concurrent uses, one finds no row.
+        # If a link is used twice at the same time, one of the two finds no row.
         link = await tx.fetchrow(
             """DELETE FROM service_sign_in_links WHERE token_hash = $1 AND expires_at > now()
                RETURNING service_id, made_by""",

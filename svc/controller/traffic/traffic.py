@@ -43,7 +43,7 @@ _COUNTED: Final = (
     """coalesce(used.sent, 0) + CASE policy.direction WHEN 'both' THEN coalesce(used.received, 0) ELSE 0 END"""
 )
 
-# $1 is the period; the list's first condition brings it.
+# $1 is the period; it comes from the list's first condition.
 _MONTHS: Final = f"""vms
 LEFT JOIN plans ON plans.id = vms.plan_id
 LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id

@@ -195,7 +195,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     async def work(tx: Transaction) -> tuple[UUID, UUID | None]:
         made = await tx.fetchval("SELECT user_id FROM hosting_accounts WHERE ordered_by = $1", ordered_by)
         if made is not None:
-            # Created by an earlier call with this key that ended before it had answered.
+            # The site was created by an earlier call with this key, which ended before it answered.
             site = await tx.fetchval("SELECT id FROM sites WHERE owner_id = $1 AND domain = $2", made, request.domain)
             return made, site
         user_id = await _customer(tx, request, password_hash)
@@ -214,7 +214,8 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         try:
             await soon(services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build))
         except ServiceError as error:
-            # The account exists, and its site shows the outcome: creation continues, or failed with a reason.
+            # The account exists, and its site shows the outcome: either its creation continues, or it has failed with a
+            # reason.
             log.warning("account.first_site_not_built", site=str(site_id), error=error.message)
     account = await shown_account(services.database, context.principal, account_id)
     site = await shown_site(services.database, context.principal, site_id) if site_id is not None else None
@@ -231,7 +232,7 @@ async def _customer(tx: Transaction, request: AccountCreateRequest, password_has
         return await person_records.add(
             tx, email=request.email, role=Role.CUSTOMER, password_hash=password_hash, **values
         )
-    kept = member["password_hash"] or password_hash  # A password that they have chosen stays.
+    kept = member["password_hash"] or password_hash  # If they have chosen a password themselves, it stays.
     await person_records.change(tx, member["id"], values | {"role": Role.CUSTOMER, "password_hash": kept})
     made: UUID = member["id"]
     return made

@@ -66,7 +66,7 @@ class AccountDeletion:
     async def remove_account(self, run: JobRun) -> None:
         user_id = UUID(run.parameters["user_id"])
         await _refuse_owner(self._database, user_id)
-        # Backups of deleted sites: they are kept for this person alone.
+        # Remove the backups of this person's deleted sites: they were kept only for this person.
         await self._remove_backups(user_id)
 
         async def work(tx: Transaction) -> None:

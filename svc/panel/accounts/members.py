@@ -246,7 +246,7 @@ async def accept(context: Context[Panel], request: MemberRequest) -> Membership:
     async def work(tx: Transaction) -> Membership:
         row = await _own(tx, context.principal, request.id)
         if row is None:
-            # A caller who may see the membership gets the reason: only the invited person can accept it.
+            # A caller who may see the membership gets this reason: only the invited person can accept it.
             await _changed(tx, context.principal, request.id)
             raise forbidden(
                 "Only the person who was invited can accept this invitation; nothing was changed.",
@@ -274,7 +274,7 @@ async def remove(context: Context[Panel], request: MemberRequest) -> None:
         await members.remove_member(tx, request.id)
         target = members.member_target(request.id, row["email"], row["account_id"])
         await audit.record(tx, context.caller, target, {"role": row["role"], "site": row["domain"]})
-        # The person was created by an invitation that nobody used: delete them too.
+        # The person was created by an invitation that was never used, so the person is deleted as well.
         if await tx.fetchval(
             """SELECT true FROM users WHERE id = $1 AND role = 'member' AND password_hash IS NULL
                AND last_sign_in_at IS NULL AND NOT EXISTS (SELECT FROM account_members WHERE user_id = $1)

@@ -72,7 +72,7 @@ async def make_link(context: Context[Panel], request: SignInLinkRequest) -> Sign
         return until
 
     until = await context.services.database.transact(work)
-    # The token is behind `#`, so that no server and no proxy on the way writes it into its log.
+    # The token is in the fragment, after `#`, so that no server or proxy on the way logs it.
     return SignInLink(url=f"{context.services.outbox.base_url}/#/sign-in-link?token={token}", expires_at=until)
 
 
@@ -102,7 +102,7 @@ async def _who(tx: Transaction, request: SignInLinkRequest) -> Person:
 async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginResult:
 
     async def work(tx: Transaction) -> LoginResult:
-        # Of two concurrent uses, one finds no row.
+        # If a link is used twice at the same time, one of the two finds no row.
         link = await tx.fetchrow(
             "DELETE FROM sign_in_links WHERE token_hash = $1 AND expires_at > now() RETURNING user_id, made_by",
             fingerprint(request.token),

@@ -94,7 +94,8 @@ class AccountTermination:
         ):
             for site in map(as_site, sites):
                 if site.status in (SiteStatus.DELETING, SiteStatus.CREATING):
-                    continue  # a site that is being created is active or failed in a moment
+                    # a site that is being created will be active or failed in a moment; a later round deletes it
+                    continue
                 if site.id in ordered_here:
                     raise unavailable(
                         f"{site.domain} was not deleted: {site.reason}", hint="Terminate the account again."
@@ -108,9 +109,9 @@ class AccountTermination:
 
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE id = $1 FOR NO KEY UPDATE", site_id)
-            # A staging copy is deleted with its site, perhaps since the sites were listed.
+            # A staging copy is deleted with its site, which may have happened since the sites were listed.
             if row is not None and row["status"] != SiteStatus.DELETING:
-                # Backups are removed with the account, so no final one is made.
+                # No final backup is made, because backups are removed with the account.
                 await delete_site(tx, service_itself("site.delete"), as_site(row), final_backup=False)
 
         await self._database.transact(work)

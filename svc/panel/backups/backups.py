@@ -136,7 +136,7 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
         parts = sorted(set(request.parts or USUAL_PARTS))
-        # The configuration holds names, and records of the zones that the account's sites share.
+        # The configuration contains names, and records of zones that all sites of the account share.
         whole_account = BackupPart.CONFIGURATION in parts
         wanted = site_to_restore(backup, request.site)
         site = await locked_site_of(tx, context.principal, wanted, whole_account=whole_account)

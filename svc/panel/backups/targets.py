@@ -200,7 +200,7 @@ async def _mark(marker: Path) -> None:
     refused, an empty file remains that nothing reads."""
     try:
         with trio.fail_after(_MARK_SECONDS):
-            # The thread waits as long as the mount does, but the caller does not wait for the thread.
+            # If the mount hangs, this thread hangs with it, but the caller does not wait for the thread.
             await trio.to_thread.run_sync(marker.touch, abandon_on_cancel=True, limiter=_marking)
     except OSError as error:
         raise wrong_field("path", f"cannot be written to ({error.strerror})") from error

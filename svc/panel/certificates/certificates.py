@@ -120,8 +120,8 @@ async def issue_certificate(context: Context[Panel], request: CertificateIssueRe
     site = await site_of(
         context.services.database, context.principal, request.id, whole_account=bool(request.wildcards)
     )
-    # All sites share the server's account at the authority, and administrators answer for it: they need not wait after
-    # a failure.
+    # All sites share the server's account at the authority, and administrators are responsible for it: they need not
+    # wait after a failure.
     patience = None if context.principal.is_operator else AFTER_FAILURE
     wish = Wish(request.challenge, request.wildcards)
     await context.services.certificates.issue(context.caller, site, wish, patience)

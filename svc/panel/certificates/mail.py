@@ -59,7 +59,7 @@ async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble
     try:
         await outbox.write(tx, mail)
     except ServiceError as error:
-        # Both are raised before the queue is written to, so the transaction can continue.
+        # Both errors are raised before the queue is written, so the transaction can continue.
         if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
             raise
         log.warning("certificate.mail_not_written", site=str(site.id), error=error.message)

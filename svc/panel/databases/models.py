@@ -105,7 +105,7 @@ async def database_models(context: Context[Panel], rows: list[Record]) -> list[S
         try:
             found = await databases.server(kind).sizes(names)
         except DatabaseError:
-            continue  # without sizes: databases must be listed even while an engine is down
+            continue  # listed without sizes: databases must be listed even while an engine is down
         sizes.update({(kind, name): size for name, size in found.items()})
     return [
         SiteDatabase(

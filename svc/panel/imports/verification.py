@@ -105,7 +105,7 @@ class MigrationReport(Model):
 async def show_report(context: Context[Panel], request: SiteRequest) -> MigrationReport:
     site = await site_of(context.services.database, context.principal, request.id)
     report = await verifying.read_report(context.services.database, site.id)
-    # Reports of earlier releases have no tables and no PHP.
+    # Reports by earlier releases contain no tables and no PHP.
     found = {"tables": [], "php": None, **report.found}
     return MigrationReport(**found, address=report.address, job_id=report.job_id, created_at=report.created_at)
 

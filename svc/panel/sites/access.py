@@ -64,7 +64,7 @@ def _sites_of(principal: Principal, owner: str, site: str) -> Condition:
     args = (principal.user_id, sorted(principal.member_roles))
     if principal.whole_accounts_only:
         return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER}))", args)
-    # Arrays are computed once, so that the rows are found by their indexes.
+    # The arrays are computed once, so that indexes can be used to find the rows.
     return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER})) OR {site} = ANY(ARRAY({_SINGLE_SITES}))", args)
 
 

@@ -207,7 +207,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
         if request.owner_email is not None:
             await _refuse_staged(tx, locked)
             values["owner_id"] = await person_of(tx, request.owner_email)
-            # An administrator may exceed the new owner's plan; a suspended new owner gets nothing.
+            # An administrator may exceed the new owner's plan, but a suspended new owner gets no site.
             await lock_owner(tx, values["owner_id"])
             await hand_over(tx, locked, values["owner_id"])
         await change_record(tx, locked, values)

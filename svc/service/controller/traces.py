@@ -51,7 +51,7 @@ async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> 
     if endpoint is None or ratio == 0:
         yield None
         return
-    # The imports take a second, so only those who trace pay for them.
+    # These imports take a second, so they are made only if traces are exported.
     from svc_actors.spans import ExportSettings, SdkTracer, SpanQueue, open_exporter
 
     try:

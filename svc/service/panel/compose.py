@@ -168,7 +168,7 @@ async def open_services(
         manifests = start_recovery(config, database, host, sealer, jobs, actors, data, loops, recovering)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
-        # All kinds of work are registered by now: jobs queued before a restart start here.
+        # All kinds of work are registered by now: jobs that were queued before a restart start here.
         await loops.start("jobs", jobs.run)
 
         await loops.start("schedules", Scheduler(database, host.tasks, host.clock, loops.alert).run)

@@ -68,8 +68,8 @@ async def step_back(database: Database, folders: HostFolders, as_of: datetime, k
     numbers = await trio.to_thread.run_sync(Numbers.on, folders)
 
     async def work(tx: Transaction) -> None:
-        # Links may have been used since, and sessions ended. Waiting mails with a link are useless; the others may have
-        # been sent, and a mail that arrives twice is better than none.
+        # Links may have been used since, and sessions may have ended. Waiting mails with a link are useless now; the
+        # others may have been sent, but a mail that arrives twice is better than none.
         await revoke_everybodys_links(tx)
         await end_mails(tx, "the panel's database has lost its last commits", perishable=True)
         await end_everybodys(tx)

@@ -74,7 +74,8 @@ class PanelCertificate:
         # nginx's default server answers challenges for every name, including the panel's.
         keeper = Keeper(self._actors, NAME, (name,), acme, self._challenges, install, open_http=self._open_http)
         await keeper.install_current()
-        # A challenge before nginx answers would fail the validation, and the next attempt is minutes away.
+        # A challenge that arrives before nginx answers would fail the validation, and the next attempt is minutes
+        # later.
         await self._web_serves.wait()
         await keeper.run()
 

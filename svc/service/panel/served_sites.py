@@ -86,7 +86,7 @@ async def serve_sites(
     )
     actors.register(SiteApp, lambda _: SiteApp(database, sealer, host.apps, host_work))
     sftp = SftpAccess(database, events, host.sftp)
-    # Before any program of a site runs, which could bind the port instead.
+    # The port is bound before any program of a site runs: such a program could bind it instead.
     with suppress(SftpError):
         await host.sftp.hold()
     ports = {
@@ -97,7 +97,7 @@ async def serve_sites(
     }
     loops.repeat_from_now("bound on visitors by address", VISITORS_SECONDS, host.visitors.hold)
     loops.repeat("ports of the panel", PORTS_SECONDS, PortWatch(database, ports, host.listeners).round)
-    # Before the programs; their log lines wait until it runs.
+    # Started before the programs of sites; their log lines wait until the log service runs.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
     loops.repeat_from_now("programs that end by themselves", CRASHES_SECONDS, CrashWatch(database, host.launcher).round)
     loops.keep("web server", web_server.run)

@@ -78,7 +78,8 @@ async def recover_site_data(
 def look_after_site_data(loops: PanelLoops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     for kind in EngineKind:
-        # Separately: an engine that hangs, or ends many connections, does not delay the others.
+        # One loop for each engine, so that an engine that hangs, or whose connections have to be ended, does not delay
+        # the others.
         look = partial(data.databases.end_greedy, kind)
         loops.repeat_from_now(_MEMORY[kind], LOOK_SECONDS, look)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)

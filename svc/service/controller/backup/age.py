@@ -48,7 +48,7 @@ class Encrypting:
 
     def write(self, data: bytes) -> int:
         self._waiting += data
-        # The last chunk is marked, so one is held back until there is more data.
+        # The last chunk is marked as such, so one chunk is held back until there is more data.
         while len(self._waiting) > _CHUNK:
             self._file.write(self._cipher.seal(bytes(self._waiting[:_CHUNK]), last=False))
             del self._waiting[:_CHUNK]

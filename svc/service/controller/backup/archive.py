@@ -173,7 +173,7 @@ class ArchiveReader:
                     if content is None:
                         raise NotAnArchive(f"It has a member that is no file: {member.name}")
                     yield member, member.name, cast("BinaryIO", content)
-            # Read to the very end: only the mark of the last chunk proves that nothing was cut off.
+            # Read to the very end: only the mark of the last chunk proves that the file was not truncated.
             while self._decrypting.read(_PIECE):
                 pass
         except (tarfile.TarError, EOFError) as error:

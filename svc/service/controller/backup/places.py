@@ -81,7 +81,7 @@ class Sftp:
             yield path
 
     async def store(self, name: str, finished: Path) -> None:
-        # -f: flushed to the other host's disk before it is renamed.
+        # -f: the file is flushed to the other host's disk before it is renamed.
         partial = _quoted(self._folder / f"{name}{PARTIAL}")
         await self._run(f"put -f {_quoted(finished)} {partial}", f"rename {partial} {_quoted(self._folder / name)}")
 
@@ -89,7 +89,7 @@ class Sftp:
         await self._run(f"rm {_quoted(self._folder / name)}")
 
     async def clear(self) -> None:
-        # The leading dash: it is no error if there is none.
+        # With the leading dash it is no error if no file matches.
         await self._run(f"-rm {_quoted(self._folder)}/{PREFIX}*{SUFFIX}{PARTIAL}")
 
     async def _run(self, *commands: str) -> str:

@@ -74,7 +74,8 @@ async def restore(
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
                 orders, sessions = await prepare_restored(database, manifest.taken_at, manifest.release, Past.BACKUP)
-                # The backup may hold a pending notice, and earlier data folders know of commits that it lacks.
+                # The backup may contain a pending notice, and data folders from before the restore know of commits that
+                # it does not have.
                 await database.transact(deal_with_notice)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
@@ -89,8 +90,9 @@ async def prepare_restored(
     ended. `keys` are idempotency keys, with their owners, that may have been used since."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
-        # Links may have been used. Mails that waited then were sent since, or are out of date; but if only the last
-        # moments were lost they may not have been sent, and a mail that arrives twice is better than none.
+        # Links are revoked because they may have been used since. Mails that were waiting have been sent since, or are
+        # outdated. But if only the last moments were lost, they may not have been sent, and a mail that arrives twice
+        # is better than none.
         await revoke_everybodys_links(tx)
         await end_mails(tx, past.value, perishable=past is Past.LOST_COMMITS)
         await refuse_lost(tx, keys)
