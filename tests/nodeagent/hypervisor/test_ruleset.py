@@ -113,7 +113,35 @@ def test_what_the_guard_drops_is_counted_but_for_what_guests_say_by_themselves(i
     dropping = [json.dumps(rule) for rule in guard.rules(tap) if json.dumps(rule[-1]) == '{"drop": null}']
     greetings = [rule for rule in dropping if "counter" not in rule]
     assert greetings
-    assert all('"icmpv6"' in rule and ('"::"' in rule or str(tap.link_local) in rule) for rule in greetings)
+    assert all('"icmpv6"' in rule and ('"::"' in rule or '"fe80::"' in rule) for rule in greetings)
+
+
+def test_a_guest_on_a_tap_of_its_own_speaks_from_any_link_local_address_but_the_hosts() -> None:
+    (tap,) = planned(NetworkSpec(nics=(nic("2001:db8:0:5::1/64"),)))
+    rules = guard.rules(tap)
+    random, hosts = '"prefix": {"addr": "fe80::", "len": 64}', '"right": "fe80::1"'
+    assert [verdict for verdict in verdicts_of(rules, random) if verdict == "accept"]
+    assert set(verdicts_of(rules, hosts)) == {"drop"}
+    probe_of_any, claim_of_the_hosts = '"len": 64}}, "right": "0xfe80000000000000"', hex(int(IPv6Address("fe80::1")))
+    assert "accept" in verdicts_of(rules, probe_of_any)
+    assert verdicts_of(rules, claim_of_the_hosts) == ["drop"]
+    texts = [json.dumps(rule) for rule in rules]
+    first_accepted = next(n for n, rule in enumerate(texts) if random in rule and '"accept"' in rule)
+    assert next(n for n, rule in enumerate(texts) if hosts in rule) < first_accepted
+    assert any(random in rule and '"limit"' in rule for rule in texts)
+
+
+def test_a_bridged_guest_speaks_from_the_link_local_address_of_its_mac_alone() -> None:
+    spec = NetworkSpec(nics=(nic("2001:db8:0:5::1/64", topology=Topology.BRIDGED),))
+    (tap,) = planned(spec, uplink=Uplink("br0"))
+    rules = guard.rules(tap)
+    assert verdicts_of(rules, '"prefix": {"addr": "fe80::"') == []
+    assert "accept" in verdicts_of(rules, f'"right": "{tap.link_local}"')
+
+
+def verdicts_of(rules: Iterable[Any], part: str) -> list[str]:
+    """The verdicts of the rules whose JSON has this part."""
+    return verdicts([rule for rule in rules if part in json.dumps(rule)])
 
 
 def test_an_isolated_machine_drops_before_it_looks() -> None:

@@ -27,7 +27,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import ARP, LLC, STP, Dot1AD, Dot1Q, Dot3, Ether
 from scapy.packet import Packet, Raw
 
-from svc_nodeagent.protocol import Spoof
+from svc_nodeagent.protocol import Spoof, Topology
 from tests.system.network.places import UPLINK_ADDRESSES, Family, GuestPlace, outside_of
 
 MARK = b"forged by a guest"
@@ -56,11 +56,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Forgery:
-    """`reasons`: any of these is the right one, where a frame lies in two ways."""
+    """`reasons`: any of these is the right one, where a frame lies in two ways. `topologies`: where it is a lie."""
 
     name: str
     frame: Callable[[Stage], Packet]
     reasons: frozenset[Spoof]
+    topologies: tuple[Topology, ...] = tuple(Topology)
 
     def __str__(self) -> str:
         return self.name
@@ -171,8 +172,17 @@ def other(stage: Stage, ethertype: int) -> Packet:
     return Ether(src=stage.liar.mac, dst=BROADCAST, type=ethertype) / Raw(MARK)
 
 
-def forgery(name: str, reason: Spoof | tuple[Spoof, ...], frame: Callable[[Stage], Packet]) -> Forgery:
-    return Forgery(name, frame, frozenset(reason if isinstance(reason, tuple) else (reason,)))
+def forgery(
+    name: str,
+    reason: Spoof | tuple[Spoof, ...],
+    frame: Callable[[Stage], Packet],
+    topologies: tuple[Topology, ...] = tuple(Topology),
+) -> Forgery:
+    return Forgery(name, frame, frozenset(reason if isinstance(reason, tuple) else (reason,)), topologies)
+
+
+_BRIDGED = (Topology.BRIDGED,)
+"""On a tap of its own a guest has any link-local address that it likes: there is no neighbour."""
 
 
 FORGERIES = (
@@ -212,7 +222,7 @@ FORGERIES = (
     forgery("ipv6-of-nobody", Spoof.IPV6, lambda s: udp6(s, NOBODY[6])),
     forgery("ipv6-of-the-host", Spoof.IPV6, lambda s: udp6(s, str(UPLINK_ADDRESSES[6]))),
     forgery("ipv6-of-the-gateway", Spoof.IPV6, lambda s: udp6(s, str(s.liar.gateway(6)))),
-    forgery("ipv6-link-local-of-the-victim", Spoof.IPV6, lambda s: udp6(s, str(s.victim.link_local))),
+    forgery("ipv6-link-local-of-the-victim", Spoof.IPV6, lambda s: udp6(s, str(s.victim.link_local)), _BRIDGED),
     forgery("ipv6-of-nothing", Spoof.IPV6, lambda s: udp6(s, "::")),
     forgery("ipv6-behind-hop-by-hop", Spoof.IPV6, lambda s: udp6(s, s.of(s.victim, 6), IPv6ExtHdrHopByHop())),
     forgery("ipv6-mapped-ipv4", Spoof.IPV6, lambda s: udp6(s, f"::ffff:{s.of(s.victim, 4)}")),
@@ -234,7 +244,10 @@ FORGERIES = (
     forgery("na-for-the-victim", Spoof.NEIGHBOUR, lambda s: advertisement(s, target=s.of(s.victim, 6))),
     forgery("na-for-the-gateway", Spoof.NEIGHBOUR, lambda s: advertisement(s, target=str(s.liar.gateway(6)))),
     forgery(
-        "na-for-the-victims-link-local", Spoof.NEIGHBOUR, lambda s: advertisement(s, target=str(s.victim.link_local))
+        "na-for-the-victims-link-local",
+        Spoof.NEIGHBOUR,
+        lambda s: advertisement(s, target=str(s.victim.link_local)),
+        _BRIDGED,
     ),
     forgery(
         "na-from-the-victim",

@@ -11,7 +11,7 @@ RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 7112 (fragments), 2131, 8415
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv6Network
+from ipaddress import IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
 from svc_nodeagent.hypervisor.naming import Naming
@@ -29,7 +29,7 @@ from svc_nodeagent.hypervisor.network.nft import (
     prefix,
     rule,
 )
-from svc_nodeagent.hypervisor.network.plan import TapPlan
+from svc_nodeagent.hypervisor.network.plan import LINK_LOCALS, TapPlan
 from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 FAMILY: Final = "netdev"
@@ -198,7 +198,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     """If the kernel cannot follow a packet's headers to the transport's, the packet has no `l4proto` and passes no
     rule. Later fragments may bring what the first does not show, so the transport's header must follow the
     fragment's."""
-    own: tuple[IPv6Network, ...] = (*tap.ipv6, IPv6Network(tap.link_local))
+    own: tuple[IPv6Network, ...] = (*tap.ipv6, tap.link_locals)
     from_own = [match(header("ip6", "saddr"), address_json(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
     solicit, advertise = (match(header("icmpv6", "type"), each) for each in (_SOLICIT, _ADVERTISE))
@@ -210,7 +210,9 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     too_often: Json = {
         "limit": {"rate": _SOLICITATIONS_A_SECOND, "per": "second", "burst": _SOLICITATIONS_AT_ONCE, "inv": True}
     }
+    hosts = [str(each) for each in tap.gateways if each.version == 6 and each in tap.link_locals]
     return [
+        *((_IS_IPV6, match(header("ip6", "saddr"), each), *forged) for each in hosts),
         (_IS_IPV6, match(header("udp", "sport"), 547), *_dropped(Spoof.DHCP, tap.device)),
         (_IS_IPV6, match(header("udp", "dport"), {"range": [546, 547]}), *_dropped(Spoof.DHCP, tap.device)),
         (_IS_IPV6, match({"exthdr": {"name": "frag", "field": "nexthdr"}}, _EXTENSIONS), *forged),
@@ -233,7 +235,12 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         *((_IS_IPV6, kind, too_long, *neighbour) for kind in (solicit, advertise)),
         *(
             (_IS_IPV6, solicit, match(header("ip6", "saddr"), address_json(each)), too_often, *neighbour)
-            for each in tap.ipv6
+            for each in own
+            if each != IPv6Network(tap.link_local)
+        ),
+        *(
+            (_IS_IPV6, advertise, match(_message_bits(_TARGET_BITS, 128), hex(int(IPv6Address(each)))), *neighbour)
+            for each in hosts
         ),
         *((_IS_IPV6, advertise, target, source, ACCEPT) for target in for_own for source in from_own),
         (_IS_IPV6, advertise, *neighbour),
@@ -256,7 +263,7 @@ def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     """Messages that every guest sends by itself when it could have IPv6 are no spoofing, and are not counted."""
     greetings = [
         (_IS_IPV6, match(header("ip6", "saddr"), source), match(header("icmpv6", "type"), kind), DROP)
-        for source in ("::", str(tap.link_local))
+        for source in ("::", address_json(LINK_LOCALS))
         for kind in (_ROUTER_SOLICIT, _SOLICIT, _LISTENER_REPORT)
     ]
     return [*greetings, (_IS_IPV6, *_dropped(Spoof.IPV6, tap.device))]

@@ -26,6 +26,8 @@ from svc_nodeagent.protocol import (
 
 HOST_LINK_LOCAL = IPv6Address("fe80::1")
 """The host's address at each tap that carries IPv6; a guest's own is derived from its MAC and is never this one."""
+LINK_LOCALS = IPv6Network("fe80::/64")
+"""RFC 4291, section 2.5.6."""
 LEAST_MTU_OF_IPV6 = 1280
 """RFC 8200, section 5. Below it Linux removes IPv6 from the device, with its addresses and settings."""
 
@@ -70,7 +72,14 @@ class TapPlan:
 
     @property
     def link_local(self) -> IPv6Address:
+        """Made from the MAC: the host routes to it."""
         return link_local(self.mac)
+
+    @property
+    def link_locals(self) -> IPv6Network:
+        """Those from which the guest may send. Windows and NetworkManager choose theirs at random, and behind this tap
+        there is nobody else. On a bridge it is only `link_local`: another one may be a router's or a neighbour's."""
+        return LINK_LOCALS if self.bridge is None else IPv6Network(self.link_local)
 
     @cached_property
     def gateways(self) -> tuple[IPv4Address | IPv6Address, ...]:
