@@ -22,6 +22,7 @@ from svc.controller.machines.fields import (
     SshKeyText,
     UserData,
     Vcpus,
+    is_address_or_localhost,
 )
 from svc.controller.machines.from_backup import BackupSource, backup_source
 from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword, WindowsPassword
@@ -354,7 +355,14 @@ def _sizes(request: VMCreateRequest, plan: Record | None, principal: Principal) 
     return vcpus, memory_mib, disk_gib
 
 
+_LONGEST_LABEL: Final = 63
+
+
 def _as_hostname(name: str) -> str:
-    """A machine's name as a host name (RFC 1123): in lower case, with hyphens for characters that are not allowed."""
+    """A machine's name as a host name (RFC 1123): in lower case, with hyphens for characters that are not allowed, and
+    for dots if the name is an address."""
     labels = [re.sub(r"[^a-z0-9-]", "-", label).strip("-") for label in name.lower().split(".")]
-    return ".".join(label for label in labels if label) or "machine"
+    hostname = ".".join(label for label in labels if label) or "machine"
+    if is_address_or_localhost(hostname):
+        hostname = f"machine-{hostname.replace('.', '-')}"[:_LONGEST_LABEL].rstrip("-")
+    return hostname

@@ -137,6 +137,11 @@ async def test_an_order_that_makes_no_sense_is_invalid(database: Database, chang
         {"name": "-web"},
         {"name": "a" * 64},
         {"hostname": "web_1"},
+        {"hostname": "a" * 63 + ".b"},
+        {"hostname": "1.2.3.4"},
+        {"hostname": "2024"},
+        {"hostname": "localhost"},
+        {"hostname": "web.localhost"},
         {"surprise": 1},
         {"idempotency_key": ""},
     ],
@@ -147,6 +152,25 @@ async def test_a_malformed_order_is_refused_before_it_is_looked_at(
     async with stage(database) as now:
         with pytest.raises(ValidationError):
             await now.customer("vm.create", **now.order(**changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "hostname"),
+    [
+        ("Web_1.Example", "web-1.example"),
+        ("1.2.3.4", "machine-1-2-3-4"),
+        ("2024", "machine-2024"),
+        ("localhost", "machine-localhost"),
+        ("a" * 63, "a" * 63),
+        ("1" * 63, f"machine-{'1' * 55}"),
+    ],
+)
+async def test_a_machines_name_makes_a_host_name_that_is_no_address(
+    database: Database, name: str, hostname: str
+) -> None:
+    async with stage(database) as now:
+        answer = await now.created(name=name)
+        assert answer.vm.hostname == hostname
 
 
 @pytest.mark.parametrize("what", ["image_id", "plan_id", "project_id", "ssh_key_ids"])
