@@ -7,13 +7,14 @@ from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from svc.panel.sites.access import SiteChange, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.dns.records import RecordRow, ZoneRow
 from svc_webhost.knot import Authority, RecordData, RecordType
+from svc_webhost.knot.meaning import as_meant
 
 _NAME = Shape(r"[^\s\u0000-\u001f\u007f/\\\"'();$]*", "a name of the DNS such as www.example.com")
 
@@ -35,7 +36,9 @@ ZoneName = Annotated[
 ]
 Ttl = Annotated[int, Field(ge=60, le=604_800, description="In seconds; of all records of the name and type.")]
 Data = Annotated[
-    RecordData, Field(description='By type: {"type": "MX", "preference": 10, "exchange": "mail.example.com"}.')
+    RecordData,
+    AfterValidator(as_meant),
+    Field(description='By type: {"type": "MX", "preference": 10, "exchange": "mail.example.com"}.'),
 ]
 
 
@@ -53,12 +56,14 @@ class DnsRecord(Model):
 
 class DnsZone(Model):
     """`served`: this server answers with the records as they are; `problem` says why it does not. `exists`: it has
-    records, or had. `serial` is that of the zone's SOA."""
+    records, or had. `serial` is that of the zone's SOA. `warning`: the records are served, and forbid a certificate of
+    the customer's."""
 
     name: str
     exists: bool
     served: bool
     problem: str | None
+    warning: str | None
     serial: int | None
     nameservers: list[str]
     hostmaster: str
@@ -159,13 +164,14 @@ def record_model(row: RecordRow) -> DnsRecord:
     )
 
 
-def zone_model(name: str, row: ZoneRow | None, authority: Authority) -> DnsZone:
+def zone_model(name: str, row: ZoneRow | None, authority: Authority, warning: str | None) -> DnsZone:
     """`row` is None for a zone that has no records yet."""
     return DnsZone(
         name=name,
         exists=row is not None,
         served=row is not None and row.served,
         problem=row.problem if row is not None else None,
+        warning=warning,
         serial=row.serial if row is not None else None,
         nameservers=list(authority.nameservers),
         hostmaster=authority.hostmaster,

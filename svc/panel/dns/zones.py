@@ -31,7 +31,8 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.panel.dns.records import read_records, read_zone
+from svc_actors.panel.dns.caa import forbidding
+from svc_actors.panel.dns.records import ZoneRow, read_records, read_zone
 from svc_actors.panel.dns.rules import full_name
 from svc_actors.panel.dns.settings import UNNAMED
 from svc_actors.panel.dns.zone import DnsZone as ZoneActor
@@ -68,7 +69,7 @@ async def show_dns(context: Context[Panel], request: DnsListRequest) -> SiteDns:
     row = await read_zone(services.database, zone)
     own = row is not None and row.owner_id == site.owner_id
     return SiteDns(
-        zone=zone_model(zone, row if own else None, services.authority),
+        zone=await _shown(services, zone, row if own else None),
         records=[record_model(record) for record in await read_records(services.database, zone)] if own else [],
         delegation=await _delegation(zone, services.authority, services.delegations.nameservers),
         zones=sorted({name.zone for name in names}),
@@ -91,7 +92,7 @@ async def create_record(context: Context[Panel], request: RecordCreateRequest) -
     row, record = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.add, context.caller, site.owner_id, full_name(request.name, zone), request.ttl, request.data
     )
-    return DnsChange(record=record_model(record), zone=zone_model(zone, row, services.authority))
+    return DnsChange(record=record_model(record), zone=await _shown(services, zone, row))
 
 
 @operations.declare(
@@ -109,7 +110,7 @@ async def update_record(context: Context[Panel], request: RecordUpdateRequest) -
     row, record = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.update, context.caller, site.owner_id, request.record_id, name, request.ttl, request.data
     )
-    return DnsChange(record=record_model(record), zone=zone_model(zone, row, services.authority))
+    return DnsChange(record=record_model(record), zone=await _shown(services, zone, row))
 
 
 @operations.declare(
@@ -126,7 +127,7 @@ async def delete_record(context: Context[Panel], request: RecordRequest) -> DnsZ
     row = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.remove, context.caller, site.owner_id, request.record_id
     )
-    return zone_model(zone, row, services.authority)
+    return await _shown(services, zone, row)
 
 
 @operations.declare(
@@ -155,7 +156,7 @@ async def point(context: Context[Panel], request: SiteChange) -> DnsPoint:
             ZoneActor.point, context.caller, site.owner_id, own, addresses
         )
         pointed += [PointedName(name=name, zone=zone, replaced=list(done.replaced[name])) for name in own]
-        shown = zone_model(zone, done.zone, services.authority)
+        shown = await _shown(services, zone, done.zone)
         zones.append(
             PointedZone(zone=shown, delegation=await _delegation(zone, services.authority, services.delegations.now))
         )
@@ -165,6 +166,11 @@ async def point(context: Context[Panel], request: SiteChange) -> DnsPoint:
         zones=zones,
         effective=all(each.zone.served and each.delegation.state is DelegationState.HERE for each in zones),
     )
+
+
+async def _shown(services: Panel, name: str, row: ZoneRow | None) -> DnsZone:
+    warning = None if row is None else await forbidding(services.database, row)
+    return zone_model(name, row, services.authority, warning)
 
 
 async def _names(queryable: Queryable, site: SiteRow) -> list[SiteName]:

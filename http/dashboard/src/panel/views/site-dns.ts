@@ -56,6 +56,7 @@ function delegation({ zone, delegation: { state, nameservers, expected, advice, 
     ["Served", zone.served ? html`${badge("ok")} serial ${zone.serial}` : zone.exists ? badge("waiting") : "no records yet"],
   ])}
   ${state !== "here" && (advice || problem) ? html`<p class="advice">${advice} ${problem ? html`<span class="quiet">${problem}</span>` : nothing}</p>` : nothing}
+  ${zone.warning ? html`<p class="advice">${zone.warning}</p>` : nothing}
   ${zone.problem ? html`<p class="failure">${zone.problem}</p>` : nothing}`;
 }
 
