@@ -1,6 +1,6 @@
 """Certificates by ACME: orders them, proves control of their names, renews them, and stores them sealed."""
 
-from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, Trouble, alert_of, names_of
+from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, Trouble, alert_of, covers, names_of
 from svc_actors.certificates.keeper import Keeper
 from svc_actors.certificates.records import CertificateRecord, read_certificate
 from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
@@ -15,6 +15,7 @@ __all__ = [
     "Keeper",
     "Trouble",
     "alert_of",
+    "covers",
     "names_of",
     "read_certificate",
 ]

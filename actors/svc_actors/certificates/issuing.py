@@ -14,7 +14,7 @@ The actor decides what to do next (`step`). `Keeper` does it, which may take min
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -382,6 +382,11 @@ def names_of(certificate: x509.Certificate) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def covers(names: Collection[str], name: str) -> bool:
+    """Whether a certificate for `names` has this name, or a wildcard one label above (RFC 9525, section 6.3)."""
+    return name in names or f"*.{name.partition('.')[2]}" in names
 
 
 def _leaf(chain: str, key: bytes, names: Sequence[str]) -> x509.Certificate:

@@ -165,6 +165,8 @@ class SiteServer(_Model):
     serves: Serves
     certificate: Certificate | None = None
     """None: served by HTTP only, and handshakes for its names are rejected."""
+    uncertified: frozenset[Domain] = frozenset()
+    """Names that the certificate does not cover. Nobody is sent from HTTP to HTTPS there, which browsers warn of."""
     force_https: bool = False
     """Redirects from HTTP to HTTPS, once there is a certificate."""
     staged: Staged | None = None

@@ -93,14 +93,16 @@ def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str
     names = (site.domain, *site.aliases)
     secure = site.certificate is not None
     content = list(_content(site, folders))
-    if secure and site.force_https:
+    forces = secure and site.force_https
+    if forced := tuple(name for name in names if forces and name not in site.uncertified):
         to_https = ["location / {", f'return 301 "https://$host{_suffix(ports)}$request_uri";', "}"]
-        yield from _server(site, names, folders, [*ports.listen(ports.http)], to_https)
-        yield from _server(site, names, folders, [*ports.listen(ports.https, "ssl http2"), *_tls(site)], content)
-    else:
-        yield from _server(site, names, folders, _listen(site, ports), content)
+        yield from _server(site, forced, folders, [*ports.listen(ports.http)], to_https)
+        yield from _server(site, forced, folders, [*ports.listen(ports.https, "ssl http2"), *_tls(site)], content)
+    if others := tuple(name for name in names if name not in forced):
+        yield from _server(site, others, folders, _listen(site, ports), content)
     for host, target in site.redirects.items():
-        to = f'"https://{target}{_suffix(ports)}' if secure and site.force_https else f'"$scheme://{target}$svc_port'
+        secured = forces and target not in site.uncertified
+        to = f'"https://{target}{_suffix(ports)}' if secured else f'"$scheme://{target}$svc_port'
         redirect = ["location / {", f'return 301 {to}$request_uri";', "}"]
         yield from _server(site, (host,), folders, _listen(site, ports), redirect)
 

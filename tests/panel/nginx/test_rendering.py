@@ -387,3 +387,26 @@ def test_another_certificate_at_the_same_place_makes_another_file() -> None:
     site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root=ROOT), certificate=CERTIFICATE)
 
     assert render_site(site, FOLDERS, PORTS, "aa") != render_site(site, FOLDERS, PORTS, "bb")
+
+
+def test_names_without_a_certificate_are_served_by_http_and_sent_nowhere() -> None:
+    site = SiteServer(
+        number=1001,
+        domain="a.example",
+        aliases=("www.a.example", "b.example"),
+        serves=StaticRoot(root=ROOT),
+        certificate=CERTIFICATE,
+        uncertified=frozenset({"b.example"}),
+        force_https=True,
+    )
+
+    forced, secured, plain = render_site(site, FOLDERS, PORTS).split("\nserver {")[1:]
+    only_alias = render_site(site.model_copy(update={"uncertified": frozenset({"a.example"})}), FOLDERS, PORTS)
+
+    assert "server_name a.example www.a.example;" in forced
+    assert 'return 301 "https://$host' in forced
+    assert "server_name a.example www.a.example;" in secured
+    assert "server_name b.example;" in plain
+    assert "return 301" not in plain
+    assert ROOT in plain
+    assert "server_name www.a.example b.example;" in only_alias

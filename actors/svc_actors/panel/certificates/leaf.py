@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from svc_actors.certificates import names_of
+from svc_actors.certificates import covers, names_of
 
 _SMALLEST_RSA = 2048
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
@@ -36,8 +36,7 @@ class Parsed:
     fingerprint: str
 
     def covers(self, name: str) -> bool:
-        """Whether the certificate has this name, or a wildcard one label above (RFC 9525, section 6.3)."""
-        return name in self.names or f"*.{name.partition('.')[2]}" in self.names
+        return covers(self.names, name)
 
 
 def parsed(chain: str, key: bytes) -> Parsed:

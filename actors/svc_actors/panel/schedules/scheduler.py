@@ -25,6 +25,7 @@ from uuid import UUID
 import structlog
 import trio
 
+from svc_actors.certificates import covers
 from svc_actors.panel.schedules.cron import BadCronError
 from svc_actors.panel.schedules.records import (
     CHANNEL,
@@ -190,7 +191,7 @@ class Scheduler:
         schedule = await queryable.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
         site = await queryable.fetchrow(
             f"""SELECT {SITE_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes,
-                       EXISTS (SELECT FROM site_certificates WHERE site_id = sites.id) AS certified,
+                       (SELECT names FROM site_certificates WHERE site_id = sites.id) AS certified,
                        EXISTS (SELECT FROM stagings WHERE copy_id = sites.id) AS staged
                 FROM sites WHERE id = (SELECT site_id FROM schedules WHERE id = $1)""",
             schedule_id,
@@ -202,7 +203,7 @@ class Scheduler:
             schedule=as_schedule(schedule),
             site=as_site(site),
             limits=Limits(site["cpu_percent"], site["memory_mib"], site["processes"]),
-            secure=site["force_https"] and site["certified"],
+            secure=site["force_https"] and covers(site["certified"] or (), site["domain"]),
             staged=site["staged"],
         )
 

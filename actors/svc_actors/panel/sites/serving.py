@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from svc_actors.certificates import covers
 from svc_actors.panel.sites.php import pool_of
 from svc_actors.panel.sites.protected_paths import logins_of_paths, protected_path
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
@@ -55,6 +56,7 @@ class _Having:
     denied: list[str] = field(default_factory=list)
     protected: dict[str, dict[str, str]] = field(default_factory=dict)
     fingerprint: str | None = None
+    certified: list[str] = field(default_factory=list)
     verifier: str | None = None
     """The verifier of a staging copy's password."""
 
@@ -116,8 +118,11 @@ async def _servers(
         having[row["site_id"]].denied.append(row["pattern"])
     for site_id, paths in (await logins_of_paths(queryable, ids)).items():
         having[site_id].protected.update(paths)
-    for row in await queryable.fetch("SELECT site_id, fingerprint FROM site_certificates WHERE site_id = ANY($1)", ids):
+    for row in await queryable.fetch(
+        "SELECT site_id, fingerprint, names FROM site_certificates WHERE site_id = ANY($1)", ids
+    ):
         having[row["site_id"]].fingerprint = row["fingerprint"]
+        having[row["site_id"]].certified = row["names"]
     return [_checked(site, having[site.id], folders) for site in served]
 
 
@@ -148,6 +153,9 @@ def _server(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer:
         protected=tuple(protected_path(path, logins) for path, logins in has.protected.items()),
         serves=_serves(site, folders),
         certificate=_certificate(site, has.fingerprint, folders),
+        uncertified=frozenset(
+            row["name"] for row in has.names if has.fingerprint is not None and not covers(has.certified, row["name"])
+        ),
         force_https=site.force_https,
         staged=None if has.verifier is None else Staged(login=STAGING_LOGIN, verifier=has.verifier),
     )
