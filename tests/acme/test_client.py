@@ -140,7 +140,7 @@ async def test_a_failed_proof_says_what_the_authority_saw(authority: FakeAuthori
 
     assert (await client.order(order.url)).status is Status.INVALID
     [url] = order.authorizations
-    assert (await client.authorization(url)).problem == "controller.example: Connection refused by 192.0.2.7:80."
+    assert str((await client.authorization(url)).problem) == "Connection refused by 192.0.2.7:80."
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ class FakeAuthority:
         self.orders: dict[str, _Order] = {}
         self.refused_nonces = 0
         """Of so many good nonces one is refused, where it is not 0."""
+        self.identities = ["authority.test"]
+        """Its names in CAA records."""
         self.processing = 0
         """How often an order is asked for before its certificate is there."""
         self._faults: dict[str, list[Answer]] = {}
@@ -99,7 +101,11 @@ class FakeAuthority:
             return self._respond(fault.status, fault.problem, fault.headers, fault.text)
         if resource == "directory":
             urls = {"newNonce": "nonce", "newAccount": "account", "newOrder": "neworder"}
-            meta = {"termsOfService": f"{BASE}/terms", "externalAccountRequired": bool(self.external)}
+            meta = {
+                "termsOfService": f"{BASE}/terms",
+                "externalAccountRequired": bool(self.external),
+                "caaIdentities": self.identities,
+            }
             return self._respond(200, {name: f"{BASE}/{path}" for name, path in urls.items()} | {"meta": meta})
         if resource == "nonce":
             return self._respond(200, None)
@@ -177,7 +183,7 @@ class FakeAuthority:
         order, name = self._of(number)
         token = f"token-{number}"
         found = self.verdict(token, name) if order.status == "invalid" else None
-        status = order.status if order.status in ("pending", "invalid") else "valid"
+        status = "pending" if order.status == "pending" else "invalid" if found else "valid"
         # A wildcard is proven at the name that it stands below, and by DNS alone (RFC 8555, section 7.1.4).
         types = ["dns-01"] if name.startswith("*.") else ["dns-01", "http-01"]
         challenges = [
@@ -191,14 +197,15 @@ class FakeAuthority:
             for each in types
         ]
         identifier = {"type": "dns", "value": name.removeprefix("*.")}
-        return self._respond(200, {"identifier": identifier, "status": status, "challenges": challenges})
+        wildcard = {"wildcard": True} if name.startswith("*.") else {}
+        return self._respond(200, {"identifier": identifier, "status": status, "challenges": challenges} | wildcard)
 
     def _challenge(self, number: str, payload: dict[str, Any], *_: object) -> httpx.Response:
         order, name = self._of(number)
         assert payload == {}
         if self.verdict(f"token-{number}", name):
             order.status = "invalid"
-        elif number.endswith(f"-{len(order.names) - 1}"):
+        elif order.status == "pending" and number.endswith(f"-{len(order.names) - 1}"):
             order.status = "ready"
         return self._respond(200, {"type": "http-01", "url": f"{BASE}/challenge/{number}", "status": "processing"})
 

@@ -19,7 +19,7 @@ Why: docs/decisions/0016-own-acme-client.md.
 """
 
 from svc_actors.acme.client import AcmeClient, ExternalAccount
-from svc_actors.acme.errors import AcmeError, AuthorityAway, RateLimited, Refused
+from svc_actors.acme.errors import AcmeError, AuthorityAway, NamesRefused, RateLimited, Refused
 from svc_actors.acme.http01 import CHALLENGE_PATH, Http01
 from svc_actors.acme.keys import load_key, new_key, pem_of, signing_request
 from svc_actors.acme.messages import Authorization, Challenge, ChallengeType, Order, Status
@@ -36,6 +36,7 @@ __all__ = [
     "Challenges",
     "ExternalAccount",
     "Http01",
+    "NamesRefused",
     "Order",
     "Proof",
     "RateLimited",

@@ -33,6 +33,14 @@ class Refused(AcmeError):  # noqa: N818
         self.kind = kind
 
 
+class NamesRefused(Refused):
+    """The authority refused these names of an order, and said nothing against the others."""
+
+    def __init__(self, message: str, names: Mapping[str, AcmeError], *, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.names = names
+
+
 def kind_of(problem: Mapping[str, Any]) -> str:
     given = str(problem.get("type", ""))
     return given.removeprefix(_PREFIX) if given.startswith(_PREFIX) else ""
@@ -58,4 +66,11 @@ def refused(problem: Mapping[str, Any], *, retry_after: float | None = None) -> 
     """The error of a problem document."""
     if kind_of(problem) == "rateLimited":
         return RateLimited(words_of(problem), retry_after=retry_after)
+    parts = {
+        str(part["identifier"].get("value")): Refused(words_of(part), kind=kind_of(part))
+        for part in problem.get("subproblems") or ()
+        if isinstance(part, Mapping) and isinstance(part.get("identifier"), Mapping)
+    }
+    if parts:
+        return NamesRefused(words_of(problem), parts, retry_after=retry_after)
     return Refused(words_of(problem), kind=kind_of(problem), retry_after=retry_after)

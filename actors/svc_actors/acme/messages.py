@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from svc_actors.acme.errors import words_of
+from svc_actors.acme.errors import AcmeError, refused
 
 
 class Status(StrEnum):
@@ -35,6 +35,8 @@ class _Answer(BaseModel):
 class Meta(_Answer):
     terms: str | None = Field(None, alias="termsOfService")
     external_account_required: bool = Field(False, alias="externalAccountRequired")
+    caa_identities: tuple[str, ...] = Field((), alias="caaIdentities")
+    """The authority's names in CAA records."""
 
 
 class Directory(_Answer):
@@ -65,15 +67,21 @@ class Authorization(_Answer):
     identifier: Identifier
     status: Status
     challenges: tuple[Challenge, ...] = ()
+    wildcard: bool = False
 
     def challenge(self, of_type: ChallengeType) -> Challenge | None:
         return next((each for each in self.challenges if each.type == of_type), None)
 
     @property
-    def problem(self) -> str | None:
+    def name(self) -> str:
+        """As it was ordered: the identifier is without `*.` (RFC 8555, section 7.1.4)."""
+        return f"*.{self.identifier.value}" if self.wildcard else self.identifier.value
+
+    @property
+    def problem(self) -> AcmeError | None:
         """Why it failed, in the authority's words."""
         failed = next((each.error for each in self.challenges if each.error), None)
-        return f"{self.identifier.value}: {words_of(failed)}" if failed else None
+        return refused(failed) if failed and self.status is Status.INVALID else None
 
 
 class Order(_Answer):

@@ -8,14 +8,16 @@ The actor decides what to do next (`step`). `Keeper` does it, which may take min
 - at most one order per certificate is under way;
 - a failed attempt is retried with a growing pause, never before the authority's Retry-After. Meanwhile an alert shows
   the authority's error, and the current certificate stays in use;
-- a series of failed attempts is reported through `Issuing.tell` once.
+- where only some names were refused, the others get a certificate (`left_out`); an alert names those left out as long
+  as the certificate is without them;
+- a series of failed attempts, and a name that is left out, is reported through `Issuing.tell` once.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -27,6 +29,8 @@ from cryptography.x509.oid import NameOID
 
 from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, load_key, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.certificates import left_out
+from svc_actors.certificates.left_out import Current, LeftOut, Refusal
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
@@ -40,6 +44,8 @@ LONGEST_PAUSE: Final = timedelta(hours=6)
 LONGEST_RETRY_AFTER: Final = timedelta(days=7)
 """Authorities' longest rate limits are weekly."""
 SHORTEST_PAUSE: Final = timedelta(seconds=1)
+RENEWED_WITH_LEFT: Final = 1 / 3 + 1 / 30
+"""The part of a lifetime that is left when renewals start (`renewal_of`)."""
 MOST_UNDER_WAY: Final = timedelta(hours=1)
 """An order that is not completed by then is given up."""
 AWAY_SO_OFTEN: Final = 8
@@ -81,13 +87,15 @@ class Issued:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A certificate that cannot be issued. `not_after`: the end of the current certificate, None if there is none."""
+    """A certificate that cannot be issued, or one that was issued without `names` (`partly`). `not_after`: the end of
+    the current certificate, None if there is none."""
 
     name: str
     names: tuple[str, ...]
     error: AcmeError
     not_after: datetime | None
     next_attempt_at: datetime
+    partly: bool = False
 
 
 Tell = Callable[[Transaction, Trouble], Awaitable[None]]
@@ -100,7 +108,7 @@ async def _nobody(tx: Transaction, trouble: Trouble) -> None:
 @dataclass(frozen=True)
 class Issuing:
     """Dependencies of the actors of certificates. `tell` is called in the transaction that records a failure, once
-    until a certificate is issued or its configuration changes."""
+    until a certificate is issued or its configuration changes; and once for each name that is left out."""
 
     database: Database
     sealer: Sealer
@@ -175,7 +183,7 @@ class IssuedCertificate(Actor):
                 row = await self._row(tx)
             account = await tx.fetchone("SELECT * FROM acme_accounts WHERE directory = $1", row["directory"])
             return Work(
-                tuple(row["names"]),
+                tuple(left_out.ordered(row["names"], left_out.read(row["left_out"]))),
                 ChallengeType(row["challenge"]),
                 row["directory"],
                 self._sealer.unseal(account["sealed_key"], _ACCOUNT_KEY),
@@ -189,8 +197,18 @@ class IssuedCertificate(Actor):
     async def registered(self, directory: str, url: str) -> None:
         await self._database.execute("UPDATE acme_accounts SET url = $2 WHERE directory = $1", directory, url)
 
-    async def ordered(self, url: str) -> None:
-        await self._database.execute("UPDATE acme_certificates SET order_url = $2 WHERE name = $1", self.key, url)
+    async def ordered(self, directory: str, url: str, caa_identities: Sequence[str]) -> None:
+        """`caa_identities`: how CAA records name the authority, which may have changed since the last order."""
+
+        async def work(tx: Transaction) -> None:
+            await tx.execute("UPDATE acme_certificates SET order_url = $2 WHERE name = $1", self.key, url)
+            await tx.execute(
+                "UPDATE acme_accounts SET caa_identities = $2 WHERE directory = $1 AND caa_identities <> $2",
+                directory,
+                [each.lower() for each in caa_identities],
+            )
+
+        await self._database.transact(work)
 
     async def issued(self, chain: str) -> Issued | None:
         """Record the authority's certificate for the current order. None if it is not for the order's key and names."""
@@ -198,8 +216,10 @@ class IssuedCertificate(Actor):
         async def work(tx: Transaction) -> Issued | None:
             row = await self._row(tx)
             key = self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY)
+            entries = left_out.read(row["left_out"])
+            names = left_out.ordered(row["names"], entries)
             try:
-                leaf = _leaf(chain, key, row["names"])
+                leaf = _leaf(chain, key, names)
             except ValueError as error:
                 await self._fail(tx, row, Refused(f"What the authority sent cannot be used: {error}"))
                 return None
@@ -216,20 +236,36 @@ class IssuedCertificate(Actor):
                 leaf.not_valid_after_utc,
                 renewal_of(leaf.not_valid_before_utc, leaf.not_valid_after_utc),
             )
-            told = {"names": row["names"], "issuer": _issuer(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
-            target = Target("certificate", self.key, ", ".join(row["names"]))
+            told = {"names": names, "issuer": _issuer(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
+            target = Target("certificate", self.key, ", ".join(names))
             await audit.record(tx, service_itself("certificate.issue"), target, told)
-            await close_alert(tx, alert_of(self.key))
+            await self._leave_out(tx, await self._row(tx), [each for each in entries if each.out])
             log.info("certificate.issued", certificate=self.key, **told)
             return Issued(chain, key)
 
         return await self._database.transact(work)
 
-    async def failed(self, error: AcmeError) -> None:
-        """The attempt failed. An order that the authority refused is given up; otherwise the same order continues."""
+    async def failed(self, error: AcmeError, refusals: Sequence[Refusal] = ()) -> None:
+        """The attempt failed. An order that the authority refused is given up; otherwise the same order continues.
+        `refusals`: the names that it refused, if it was about some of them: the next order is without them."""
 
         async def work(tx: Transaction) -> None:
-            await self._fail(tx, await self._row(tx), error)
+            row = await self._row(tx)
+            if not refusals or not await self._go_on_without(tx, row, refusals):
+                await self._fail(tx, row, error)
+
+        await self._database.transact(work)
+
+    async def try_again(self, names: Collection[str]) -> None:
+        """Order a certificate that has these names as well, which were left out: they may be provable now."""
+
+        async def work(tx: Transaction) -> None:
+            row = await self._row(tx)
+            if row["order_key"] is not None or row["due_at"] <= datetime.now(UTC):
+                return
+            entries = [replace(each, out=each.name not in names, again=True) for each in left_out.read(row["left_out"])]
+            await self._write(tx, entries)
+            await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
 
         await self._database.transact(work)
 
@@ -269,20 +305,24 @@ class IssuedCertificate(Actor):
                 self._sealer.seal(pem_of(new_key()), _ACCOUNT_KEY),
                 contact,
             )
-        await tx.execute(
+        changed = await tx.fetchval(
             """INSERT INTO acme_certificates (name, directory, names, challenge) VALUES ($1, $2, $3, $5)
                ON CONFLICT (name) DO UPDATE
                SET directory = excluded.directory, names = excluded.names, challenge = excluded.challenge,
                    due_at = greatest(now(), acme_certificates.failed_at + $4::interval), failures = 0, told_at = NULL,
                    order_key = NULL, order_began = NULL, order_url = NULL
                WHERE (acme_certificates.directory, acme_certificates.names, acme_certificates.challenge)
-                     IS DISTINCT FROM (excluded.directory, excluded.names, excluded.challenge)""",
+                     IS DISTINCT FROM (excluded.directory, excluded.names, excluded.challenge)
+               RETURNING left_out""",
             self.key,
             directory,
             list(names),
             not_sooner_than,
             challenge.value,
         )
+        if changed:
+            entries = [each for each in left_out.read(changed) if each.name in names]
+            await self._write(tx, left_out.all_names(entries))
 
     async def _renew(
         self,
@@ -303,6 +343,8 @@ class IssuedCertificate(Actor):
                     details={"retry_after": int(again.total_seconds()) + 1},
                 )
         await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
+        if row["order_key"] is None:
+            await self._write(tx, left_out.all_names(left_out.read(row["left_out"])))
         await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])), details)
 
     def _issued(self, row: Record) -> Issued | None:
@@ -315,6 +357,55 @@ class IssuedCertificate(Actor):
         if row is None:
             raise not_found("This certificate is no longer needed.")
         return row
+
+    async def _go_on_without(self, tx: Transaction, row: Record, refusals: Sequence[Refusal]) -> bool:
+        """Order a certificate for the names that were not refused, or keep the current one if it has them all. False
+        if the attempt is to be repeated with all its names."""
+        now = datetime.now(UTC)
+        entries = left_out.refused(left_out.read(row["left_out"]), refusals, now)
+        names = left_out.ordered(row["names"], entries)
+        current = _current(row, now)
+        if not names or left_out.waits(current, row["names"], names, row["failures"]):
+            return False
+        await tx.execute(
+            """UPDATE acme_certificates SET due_at = now(), order_key = NULL, order_began = NULL, order_url = NULL
+               WHERE name = $1""",
+            self.key,
+        )
+        out = [each for each in entries if each.out]
+        # Otherwise every attempt for the names left out would end with one more certificate for the same others, and
+        # authorities give few of these a week.
+        if current is not None and not current.due and current.names >= set(names) and all(each.again for each in out):
+            await tx.execute(
+                "UPDATE acme_certificates SET due_at = $2, failures = 0, last_error = NULL WHERE name = $1",
+                self.key,
+                renewal_of(row["not_before"], row["not_after"]),
+            )
+            await self._leave_out(tx, await self._row(tx), out)
+        else:
+            await self._write(tx, entries)
+        log.warning("certificate.names_refused", certificate=self.key, names=[each.name for each in refusals])
+        return True
+
+    async def _leave_out(self, tx: Transaction, row: Record, entries: Sequence[LeftOut]) -> None:
+        """Record the names that the certificate in use is without; the next order tries them again."""
+        unreported = [each for each in entries if not each.reported]
+        await self._write(tx, left_out.all_names(replace(each, reported=True) for each in entries))
+        if not entries:
+            await close_alert(tx, alert_of(self.key))
+            return
+        reasons = " ".join(each.reason for each in entries)
+        words = f"The certificate for {row['names'][0]} does not have all of its {len(row['names'])} names. {reasons}"
+        await raise_alert(tx, alert_of(self.key), words)
+        if unreported:
+            error = Refused(" ".join(each.reason for each in unreported))
+            names = tuple(each.name for each in unreported)
+            await self._tell(tx, Trouble(self.key, names, error, row["not_after"], row["due_at"], partly=True))
+
+    async def _write(self, tx: Transaction, entries: Sequence[LeftOut]) -> None:
+        await tx.execute(
+            "UPDATE acme_certificates SET left_out = $2 WHERE name = $1", self.key, left_out.stored(entries)
+        )
 
     async def _fail(self, tx: Transaction, row: Record, error: AcmeError) -> None:
         failures, now = row["failures"] + 1, datetime.now(UTC)
@@ -349,6 +440,15 @@ class IssuedCertificate(Actor):
             await tx.execute("UPDATE acme_certificates SET told_at = now() WHERE name = $1", self.key)
             await self._tell(tx, Trouble(self.key, tuple(row["names"]), error, row["not_after"], due_at))
         log.warning("certificate.not_issued", certificate=self.key, failures=failures, error=str(error))
+
+
+def _current(row: Record, now: datetime) -> Current | None:
+    if row["chain"] is None or row["not_after"] <= now:
+        return None
+    lifetime = row["not_after"] - row["not_before"]
+    left = row["not_after"] - now
+    names = names_of(x509.load_pem_x509_certificate(row["chain"].encode()))
+    return Current(frozenset(names), left, lifetime, due=left <= lifetime * RENEWED_WITH_LEFT)
 
 
 def alert_of(name: str) -> str:

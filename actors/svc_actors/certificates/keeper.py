@@ -6,7 +6,7 @@ may end at any point, with its process or by an error, and start again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
@@ -16,9 +16,13 @@ import trio
 from svc_actors.acme import (
     AcmeClient,
     AcmeError,
+    Authorization,
     Challenges,
+    ChallengeType,
+    NamesRefused,
     Order,
     Proof,
+    RateLimited,
     Refused,
     Status,
     load_key,
@@ -26,6 +30,7 @@ from svc_actors.acme import (
 )
 from svc_actors.acme.errors import refused
 from svc_actors.certificates.issuing import Issued, IssuedCertificate, Wait, Work
+from svc_actors.certificates.left_out import Refusal
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.runtime import ActorSystem, Ref
 from svc_actors.store import Caller
@@ -37,15 +42,20 @@ LONGEST_POLL_SECONDS: Final = 60.0
 LONGEST_SLEEP_SECONDS: Final = 3600.0
 """The machine's clock may be set while the loop sleeps, so it looks again after at most this long."""
 _TIMEOUT: Final = 20.0
+_LOOKS_AT_OTHERS: Final = 10
+"""How often the other names of a refused order are looked at: authorities check them at the same time."""
 
 Install = Callable[[Issued], Awaitable[None]]
 """Installs a certificate where it is served from; must be idempotent."""
+Explain = Callable[[ChallengeType, str, AcmeError], Awaitable[Refusal]]
+"""Says why the authority refused a name that is proven this way."""
 OpenHttp = Callable[[], httpx.AsyncClient]
 ChallengesT = TypeVar("ChallengesT", bound=Challenges)
 
 
 class Keeper(Generic[ChallengesT]):
-    """`name` identifies the certificate, `names` are its host names. `open_http` is for tests."""
+    """`name` identifies the certificate, `names` are its host names. With `explain`, the names that the authority
+    refuses are left out, and the others get the certificate. `open_http` is for tests."""
 
     def __init__(
         self,
@@ -56,8 +66,10 @@ class Keeper(Generic[ChallengesT]):
         challenges: ChallengesT,
         install: Install,
         *,
+        explain: Explain | None = None,
         open_http: OpenHttp | None = None,
     ) -> None:
+        self._explain = explain
         self._actor: Ref[IssuedCertificate] = actors.ref(IssuedCertificate, name)
         self._name = name
         self._names = tuple(names)
@@ -93,22 +105,36 @@ class Keeper(Generic[ChallengesT]):
     async def attempt(self) -> datetime:
         """Do what is due now; returns when the next step is due."""
         step = await self._actor.ask(IssuedCertificate.step)
-        if isinstance(step, Wait):
-            return step.until
+        # The type of challenge in the configuration may have changed meanwhile: proofs of another type are shown by
+        # another keeper, at another place.
+        while isinstance(step, Work) and step.challenge is self.challenges.type:
+            try:
+                step = await self._order(step)
+            finally:
+                await self.challenges.withdraw(self._name)
+        return step.until if isinstance(step, Wait) else datetime.now(UTC)
+
+    async def _order(self, work: Work) -> Wait | Work:
+        """Work on an order until it has ended. Refused for some of its names, it is followed by one for the others."""
+        step: Wait | Work = work
         try:
             async with self._open_http() as http:
-                client = AcmeClient(http, step.directory, load_key(step.account_key), step.account_url)
-                # The type of challenge in the configuration may have changed meanwhile: proofs of another type are
-                # shown by another keeper, at another place.
+                client = AcmeClient(http, work.directory, load_key(work.account_key), work.account_url)
                 while isinstance(step, Work) and step.challenge is self.challenges.type:
+                    work = step
                     await self._act(client, step)
                     step = await self._actor.ask(IssuedCertificate.step)
+                return step
         except AcmeError as error:
-            await self._actor.ask(IssuedCertificate.failed, error)
-            step = await self._actor.ask(IssuedCertificate.step)
-        finally:
-            await self.challenges.withdraw(self._name)
-        return step.until if isinstance(step, Wait) else datetime.now(UTC)
+            await self._failed(work, _by_name(error, work.names))
+        return await self._actor.ask(IssuedCertificate.step)
+
+    async def _failed(self, work: Work, error: AcmeError) -> None:
+        refusals: list[Refusal] = []
+        if self._explain is not None and isinstance(error, NamesRefused):
+            refusals = await _explained(self._explain, work.challenge, error.names)
+            error = Refused(" ".join(each.reason for each in refusals), retry_after=error.retry_after)
+        await self._actor.ask(IssuedCertificate.failed, error, refusals)
 
     async def _act(self, client: AcmeClient, work: Work) -> None:
         """One exchange with the authority. Raises `AcmeError`."""
@@ -120,7 +146,8 @@ class Keeper(Generic[ChallengesT]):
             await self._actor.ask(IssuedCertificate.registered, work.directory, url)
         elif work.order_url is None:
             order = await client.new_order(work.names)
-            await self._actor.ask(IssuedCertificate.ordered, order.url)
+            identities = (await client.directory()).meta.caa_identities
+            await self._actor.ask(IssuedCertificate.ordered, work.directory, order.url, identities)
         else:
             await self._further(client, work, await client.order(work.order_url))
 
@@ -152,7 +179,8 @@ class Keeper(Generic[ChallengesT]):
             challenge = authorization.challenge(wanted)
             if challenge is None:
                 offered = ", ".join(each.type for each in authorization.challenges)
-                raise Refused(f"The authority does not take {wanted} for {name}, only {offered}.")
+                refused_name = Refused(f"The authority does not take {wanted} for {name}, only {offered}.")
+                raise NamesRefused(str(refused_name), {authorization.name: refused_name})
             proofs.append(Proof(name, challenge.token, client.proof(challenge.token)))
             if challenge.status is Status.PENDING:
                 unheard.append(challenge)
@@ -162,13 +190,50 @@ class Keeper(Generic[ChallengesT]):
 
     async def _problem(self, client: AcmeClient, order: Order) -> AcmeError:
         """Why an order has failed: the errors of its authorizations say more than the error of the order."""
-        found = [(await client.authorization(url)).problem for url in order.authorizations]
-        if words := " ".join(each for each in found if each):
-            return Refused(words)
+        decided = await self._decided(client, order)
+        if problems := {each.name: each.problem for each in decided if each.problem is not None}:
+            return NamesRefused(" ".join(f"{name}: {problem}" for name, problem in problems.items()), problems)
         return refused(order.error or {"detail": f"The order is {order.status.value}."})
+
+    async def _decided(self, client: AcmeClient, order: Order) -> list[Authorization]:
+        """The authorizations of a refused order. The first refusal ends it while others are being checked, and one
+        further order for each of them would exhaust what an account may order."""
+        for _ in range(_LOOKS_AT_OTHERS):
+            found = [await client.authorization(url) for url in order.authorizations]
+            if not any(each.status is Status.PENDING for each in found):
+                break
+            await _pause(order)
+        return found
 
     def _http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(verify=self._settings.trust(), timeout=_TIMEOUT)
+
+
+def _by_name(error: AcmeError, names: Sequence[str]) -> AcmeError:
+    """The error as one about some of the names, if it is. Authorities that refuse a single name of an order may say
+    which in their text only, in quotes."""
+    if isinstance(error, NamesRefused):
+        own = {name: problem for name, problem in error.names.items() if name in names}
+        return NamesRefused(str(error), own, retry_after=error.retry_after) if own else Refused(str(error))
+    # A limit of certificates counts those of a domain, and quotes the domain: all names below it share the limit.
+    if isinstance(error, Refused) or (isinstance(error, RateLimited) and "already issued" not in str(error)):
+        named = [name for name in names if f'"{name}"' in str(error)]
+        if named:
+            return NamesRefused(str(error), dict.fromkeys(named, error), retry_after=error.retry_after)
+    return error
+
+
+async def _explained(explain: Explain, challenge: ChallengeType, problems: Mapping[str, AcmeError]) -> list[Refusal]:
+    """In the order of the problems. Looked up at the same time: a name server that does not answer takes seconds."""
+    found: dict[str, Refusal] = {}
+
+    async def one(name: str, problem: AcmeError) -> None:
+        found[name] = await explain(challenge, name, problem)
+
+    async with trio.open_nursery() as nursery:
+        for name, problem in problems.items():
+            nursery.start_soon(one, name, problem)
+    return [found[name] for name in problems]
 
 
 async def _pause(order: Order) -> None:

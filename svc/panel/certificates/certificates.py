@@ -33,9 +33,18 @@ Wildcard = Annotated[
 _PEM = r"^[A-Za-z0-9+/=\s:.,()_-]+$"
 
 
+class NameLeftOut(Model):
+    """A name that the authority refused. `reason`: what it resolves to, what it should resolve to, and who can change
+    that."""
+
+    name: str
+    reason: str
+
+
 class CertificateView(Model):
     """`served`: a handshake with this server showed it; null before the first look. `challenge`, `wildcards`,
-    `last_error` and `next_attempt_at`: of the order by ACME, where there is one."""
+    `last_error`, `next_attempt_at` and `left_out`: of the order by ACME, where there is one. `left_out`: names of the
+    site that the certificate is without; they are tried again."""
 
     state: CertificateState
     source: Source | None
@@ -49,6 +58,7 @@ class CertificateView(Model):
     wildcards: list[str]
     last_error: str | None
     next_attempt_at: datetime | None
+    left_out: list[NameLeftOut]
 
 
 class SiteCertificateRequest(SiteRequest):
@@ -93,6 +103,7 @@ async def _view(context: Context[Panel], site_id: UUID) -> CertificateView:
         wildcards=list(found.wildcards),
         last_error=found.last_error,
         next_attempt_at=found.next_attempt_at,
+        left_out=[NameLeftOut(name=each.name, reason=each.reason) for each in found.left_out],
     )
 
 

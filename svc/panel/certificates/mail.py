@@ -33,25 +33,37 @@ async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble
     if not outbox.configured:
         return
     settings, owner = await read_settings(tx), await person(tx, site.owner_id)
-    meanwhile = (
-        f"Visitors are shown the certificate that there is until {utc(trouble.not_after)}."
-        if trouble.not_after is not None
-        else "Until there is one, visitors cannot open the site over HTTPS."
-    )
+    names = ", ".join(trouble.names)
+    if trouble.partly:
+        subject = f"The certificate of {site.domain} does not have all names"
+        what = f"the certificate of your site {site.domain} is without {names}:"
+        meanwhile = "Visitors of these names get a warning over HTTPS. The other names of the site are not affected."
+        again = "They are tried again by themselves. You get no further mail about them until they were certified."
+    else:
+        subject = f"No certificate for {site.domain}"
+        what = f"your site {site.domain} gets no new certificate. The authority or this server says:"
+        meanwhile = (
+            f"Visitors are shown the certificate that there is until {utc(trouble.not_after)}."
+            if trouble.not_after is not None
+            else "Until there is one, visitors cannot open the site over HTTPS."
+        )
+        again = (
+            f"It is tried again by itself, next at {utc(trouble.next_attempt_at)}. You get no further mail about it "
+            "until there was a certificate."
+        )
     text = body(
         settings,
         f"Hello {one_line(owner.name)},",
-        f"your site {site.domain} gets no new certificate. The authority or this server says:",
-        f"    {one_line(str(trouble.error), 500)}",
+        what,
+        f"    {one_line(str(trouble.error), 1500)}",
         meanwhile,
-        f"It is tried again by itself, next at {utc(trouble.next_attempt_at)}. You get no further mail about it until "
-        "there was a certificate.",
+        again,
         f"The names, and what to mend: {outbox.base_url}/#/sites/{site.id}/certificate",
     )
     mail = NewMail(
         kind=MailKind.CERTIFICATE,
         recipient=owner.email,
-        subject=f"No certificate for {site.domain}",
+        subject=subject,
         text=text,
         lasts=_LASTS,
         user_id=owner.id,

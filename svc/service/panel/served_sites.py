@@ -15,6 +15,7 @@ from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
 from svc_actors.panel.certificates.challenge_files import ChallengeFiles
+from svc_actors.panel.certificates.reasons import Reasons
 from svc_actors.panel.certificates.served import Serving
 from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.certificates.trouble import telling
@@ -72,6 +73,7 @@ async def serve_sites(
         CertificateFiles(folders.certificates),
         challenges,
         proving,
+        Reasons(host.resolve, proving.delegations, proving.authority, config.dns.site_addresses),
         serving,
         config.acme,
         telling(telling_owners(outbox)),

@@ -9,6 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.acme import ChallengeType
+from svc_actors.certificates import left_out
+from svc_actors.certificates.left_out import Refusal
 from svc_actors.panel.certificates.leaf import Parsed
 from svc_actors.panel.certificates.names import wildcards_of
 from svc_actors.sealing import Sealer
@@ -36,8 +38,9 @@ class CertificateState(StrEnum):
 
 @dataclass(frozen=True)
 class SiteCertificate:
-    """`challenge`, `wildcards`, `last_error` and `next_attempt_at` belong to the ACME order, if there is one. `served`:
-    whether the last handshake with this server showed this certificate; None before the first look."""
+    """`challenge`, `wildcards`, `last_error`, `next_attempt_at` and `left_out` belong to the ACME order, if there is
+    one; `left_out` are names that the certificate is without, since the authority refused them. `served`: whether the
+    last handshake with this server showed this certificate; None before the first look."""
 
     state: CertificateState
     source: Source | None
@@ -51,6 +54,7 @@ class SiteCertificate:
     wildcards: tuple[str, ...]
     last_error: str | None
     next_attempt_at: datetime | None
+    left_out: tuple[Refusal, ...]
 
 
 def acme_name(site_id: UUID) -> str:
@@ -66,7 +70,8 @@ async def read_site_certificate(queryable: Queryable, site_id: UUID) -> SiteCert
     row = await queryable.fetchone(
         """
         SELECT c.source, c.names, c.issuer, c.not_before, c.not_after, c.fingerprint, c.served,
-               a.name IS NOT NULL AS wanted, a.challenge, a.names AS ordered, a.last_error, a.due_at
+               a.name IS NOT NULL AS wanted, a.challenge, a.names AS ordered, a.last_error, a.due_at,
+               a.left_out
         FROM (SELECT $1::uuid AS site_id) AS s
         LEFT JOIN site_certificates AS c ON c.site_id = s.site_id
         LEFT JOIN acme_certificates AS a ON a.name = $2
@@ -87,6 +92,7 @@ async def read_site_certificate(queryable: Queryable, site_id: UUID) -> SiteCert
         wildcards=tuple(wildcards_of(row["ordered"] or ())),
         last_error=row["last_error"],
         next_attempt_at=row["due_at"],
+        left_out=tuple(left_out.read(row["left_out"] or {})),
     )
 
 

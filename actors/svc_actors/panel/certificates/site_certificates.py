@@ -5,7 +5,8 @@ that are due, and works on a few of them at a time. A certificate is recorded, w
 to the web server; then it is compared with the certificate that visitors see (`served`).
 
 Invariants: only the customer replaces an uploaded certificate; a certificate is served until a better one is there; an
-order continues across restarts (`svc_actors.certificates`).
+order continues across restarts, and a name that cannot be proven keeps no other from its certificate
+(`svc_actors.certificates`).
 
 Why: docs/decisions/0016-own-acme-client.md.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from typing import Final
 from uuid import UUID
 
@@ -24,12 +26,13 @@ import trio
 
 from svc_actors.acme import Challenges, ChallengeType
 from svc_actors.alerts import set_alert
-from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper
+from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper, left_out
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.panel.certificates.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards, wildcards_of
+from svc_actors.panel.certificates.reasons import Reasons
 from svc_actors.panel.certificates.records import (
     KEY_PURPOSE,
     Source,
@@ -49,11 +52,14 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.sealing import CannotUnseal, Sealer
-from svc_actors.store import Caller, Database, Transaction, service_itself
+from svc_actors.store import Caller, Database, Record, Transaction, service_itself
 from svc_common.errors import conflict, invalid, not_found, wrong_field
 from svc_webhost.certificate_files import CertificateFiles
 
 LOOK_SECONDS: Final = 2.0
+LEFT_OUT_SECONDS: Final = 600.0
+"""How often names that were left out are looked up, which asks no authority."""
+LOOKUPS_AT_ONCE: Final = 16
 AT_ONCE: Final = 4
 """The most concurrent orders: authorities limit how many an account may have."""
 AFTER_FAILURE: Final = timedelta(minutes=15)
@@ -84,6 +90,7 @@ class SiteCertificates:
         files: CertificateFiles,
         challenges: ChallengeFiles,
         proving: Proving,
+        reasons: Reasons,
         serving: Serving,
         settings: AcmeSettings | None,
         tell: Tell,
@@ -95,12 +102,14 @@ class SiteCertificates:
         self._files = files
         self._challenges = challenges
         self._proving = proving
+        self._reasons = reasons
         self._serving = serving
         self._open_http = open_http
         self._settings = settings if settings is not None and settings.terms_agreed else None
         self._under_way: set[str] = set()
         self._not_taken: set[tuple[UUID, datetime]] = set()
         self._asked = trio.Event()
+        self._left_out_at = -inf
         issuing = Issuing(database, sealer, tell)
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
 
@@ -227,6 +236,9 @@ class SiteCertificates:
             if name not in self._under_way:
                 self._under_way.add(name)
                 nursery.start_soon(self._attempt, name, limit)
+        if trio.current_time() >= self._left_out_at + LEFT_OUT_SECONDS:
+            self._left_out_at = trio.current_time()
+            nursery.start_soon(self._try_left_out)
         await compare_served(self._database, self._serving)
 
     async def _install_issued(self) -> None:
@@ -288,6 +300,34 @@ class SiteCertificates:
                 AFTER_FAILURE,
             )
 
+    async def _try_left_out(self) -> None:
+        """Look up the names that certificates do without, and order those that may be provable now."""
+        rows = await self._database.fetch(
+            """SELECT name, challenge, left_out FROM acme_certificates
+               WHERE name LIKE 'site:%' AND left_out <> '{}' AND due_at > now()"""
+        )
+        limit = trio.CapacityLimiter(LOOKUPS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for row in rows:
+                nursery.start_soon(self._try_one_left_out, row, limit)
+
+    async def _try_one_left_out(self, row: Record, limit: trio.CapacityLimiter) -> None:
+        site_id, challenge, now = site_of_name(row["name"]), ChallengeType(row["challenge"]), datetime.now(UTC)
+        assert site_id is not None
+        async with limit:
+            zones = (await self._names(site_id)).zones
+            names = [
+                each.name
+                for each in left_out.read(row["left_out"])
+                if each.next_try <= now and await self._reasons.worth_another_try(challenge, zones, each)
+            ]
+        if names and self._settings is not None:
+            try:
+                await self._actors.ref(IssuedCertificate, row["name"]).ask(IssuedCertificate.try_again, names)
+            except DomainError:
+                return  # The site was deleted meanwhile.
+            self._asked.set()
+
     async def _due(self) -> list[str]:
         if self._settings is None:
             return []
@@ -308,8 +348,17 @@ class SiteCertificates:
                     await self._actors.ref(IssuedCertificate, name).ask(IssuedCertificate.forget)
                     return
                 challenges = await self._challenges_of(site)
-                install = partial(self._issued, site)
-                keeper = Keeper(self._actors, name, (), self._settings, challenges, install, open_http=self._open_http)
+                zones = (await self._names(site.id)).zones
+                keeper = Keeper(
+                    self._actors,
+                    name,
+                    (),
+                    self._settings,
+                    challenges,
+                    install=partial(self._issued, site),
+                    explain=partial(self._reasons.explain, site.domain, zones),
+                    open_http=self._open_http,
+                )
                 await keeper.attempt()
         except (DomainError, CertificateError) as error:
             # Either the certificate is recorded, but the web server refused it: it is handed over again with the site

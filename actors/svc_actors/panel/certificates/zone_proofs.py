@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from svc_actors.acme import AcmeError, ChallengeType, Proof
+from svc_actors.acme import AcmeError, ChallengeType, NamesRefused, Proof, Refused
 from svc_actors.panel.certificates.names import SiteNames
 from svc_actors.panel.dns.proving import PREFIX, Proving, zone_of
 from svc_actors.runtime import DomainError
-from svc_common.errors import ServiceError
+from svc_common.errors import ErrorCode, ServiceError
+
+NOT_SHOWN: Final = "notShown"
+"""The kind of a refusal of our own: nobody would find the proof, so the authority was not asked."""
 
 
 class _Shown(NamedTuple):
@@ -31,7 +34,9 @@ class ZoneProofs:
         self._shown: set[_Shown] = set()
 
     async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
-        """A name and its wildcard have a proof each, both at the same DNS name."""
+        """A name and its wildcard have a proof each, both at the same DNS name. Raises `NamesRefused` for the names of
+        zones that this server is not asked for."""
+        refused: dict[str, AcmeError] = {}
         try:
             zones = (await self._names()).zones
             wanted = {_Shown(zone_of(proof.name, zones), f"{PREFIX}{proof.name}", proof.digest) for proof in proofs}
@@ -40,11 +45,25 @@ class ZoneProofs:
             # Remembered before the proofs are shown, so that they are removed even if only some of them could be shown.
             self._shown = wanted
             for zone, texts in _by_zone(new).items():
-                await self._proving.show(self._owner_id, zone, texts)
+                refused |= await self._show(zone, texts)
         except ServiceError as error:
             raise AcmeError(f"{error.message} {error.hint or ''}".rstrip()) from error
         except DomainError as error:
             raise AcmeError(f"The proofs could not be written into the zone: {error}") from error
+        if refused:
+            raise NamesRefused(" ".join(dict.fromkeys(map(str, refused.values()))), refused)
+
+    async def _show(self, zone: str, texts: Mapping[str, Sequence[str]]) -> dict[str, AcmeError]:
+        """Returns why names of this zone cannot be proven now, so that those of other zones can be."""
+        try:
+            await self._proving.show(self._owner_id, zone, texts)
+        except ServiceError as error:
+            if error.code not in (ErrorCode.CONFLICT, ErrorCode.UNAVAILABLE):
+                raise
+            why = Refused(f"{error.message} {error.hint or ''}".rstrip(), kind=NOT_SHOWN)
+            names = [record.removeprefix(PREFIX) for record in texts]
+            return dict.fromkeys([*names, *(f"*.{name}" for name in names)], why)
+        return {}
 
     async def withdraw(self, certificate: str) -> None:
         shown, self._shown = self._shown, set()

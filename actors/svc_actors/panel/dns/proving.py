@@ -14,7 +14,7 @@ from uuid import UUID
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, service_itself
-from svc_common.errors import conflict, unavailable
+from svc_common.errors import ErrorCode, ServiceError, conflict, unavailable
 from svc_webhost.delegation import DelegationError, RememberedDelegations
 from svc_webhost.knot import Authority
 from svc_webhost.knot.names import LONGEST_NAME, is_within
@@ -36,11 +36,21 @@ class Proving:
     delegations: RememberedDelegations
 
     async def require(self, owner_id: UUID, names: Sequence[str], zones: Sequence[str]) -> None:
-        """Raises `conflict`, with the reason, if an authority would not find proofs for these names. The names may be
-        wildcards."""
+        """Raises `conflict`, with the reason, if an authority would not find a proof for any of these names, which may
+        be wildcards. Those of other zones may be provable."""
+        refused: ServiceError | None = None
         for zone, records in records_of(names, zones).items():
-            await self._require_delegated(zone)
-            await self.actors.ref(DnsZone, zone).ask(DnsZone.require_provable, owner_id, records)
+            try:
+                await self._require_delegated(zone)
+                await self.actors.ref(DnsZone, zone).ask(DnsZone.require_provable, owner_id, records)
+            except ServiceError as error:
+                if error.code is not ErrorCode.CONFLICT:
+                    raise
+                refused = refused or error
+            else:
+                return
+        if refused is not None:
+            raise refused
 
     async def show(self, owner_id: UUID, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
         """Make our own name server answer with these texts. Raises `conflict`, and `unavailable` while the server does

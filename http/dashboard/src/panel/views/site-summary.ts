@@ -55,7 +55,8 @@ export function certificateFacts(now: Certificate): TemplateResult {
     ],
     ...(now.next_attempt_at ? [["Tried again", when(now.next_attempt_at)] as [string, Fragment]] : []),
   ])}
-  ${now.last_error ? html`<p class="failure">${now.last_error}</p>` : nothing}`;
+  ${now.last_error ? html`<p class="failure">${now.last_error}</p>` : nothing}
+  ${now.left_out.map(({ name, reason }) => html`<p class="failure">Without ${name}: ${reason}</p>`)}`;
 }
 
 function limits({ limits: { cpu_percent, memory_mib, processes, disk_mib } }: Site): TemplateResult {

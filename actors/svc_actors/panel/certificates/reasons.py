@@ -1,0 +1,155 @@
+"""Why an authority refused a name: what the name resolves to, what it should resolve to, and who can change that.
+
+Authorities describe what their servers saw, for people who run servers. The owner of a site needs the record to add and
+the place to add it at. So the name is looked up here; the authority's own words stay at the end.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+import trio
+
+from svc_actors.acme import AcmeError, ChallengeType, Refused
+from svc_actors.certificates.left_out import LeftOut, Refusal
+from svc_actors.panel.certificates.zone_proofs import NOT_SHOWN
+from svc_actors.panel.dns.proving import zone_of
+from svc_common.errors import ServiceError
+from svc_common.outbound import Resolve
+from svc_webhost.delegation import DelegationError, RememberedDelegations
+from svc_webhost.knot import Authority
+
+Addresses = Sequence[IPv4Address | IPv6Address]
+
+LOOKUP_SECONDS: Final = 5.0
+_HTTP_PORT: Final = 80
+_NO_NAME: Final = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+_OF_ADDRESSES: Final = ("dns", "connection", "unauthorized", "tls", "incorrectResponse", "")
+"""Kinds of problems that a wrong address explains (RFC 8555, section 6.7)."""
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """`addresses`: where sites are reached, as far as this server knows. `authority`: the name servers of its zones."""
+
+    resolve: Resolve
+    delegations: RememberedDelegations
+    authority: Authority
+    addresses: Callable[[], Addresses]
+
+    async def explain(
+        self, site: str, zones: Sequence[str], challenge: ChallengeType, name: str, problem: AcmeError
+    ) -> Refusal:
+        """`site` is its domain, `zones` are those of its names."""
+        zone = _zone(name, zones)
+        kind = problem.kind if isinstance(problem, Refused) else "rateLimited"
+        nameservers = await self._nameservers(zone)
+        found: tuple[str, ...] = ()
+        if kind == NOT_SHOWN:
+            return Refusal(name, f"{name} was not proven by DNS. {problem}", nameservers or ())
+        if challenge is ChallengeType.DNS_01 and kind != "caa":
+            found = nameservers or ()
+            why = f"{name} was not proven by DNS: {self._delegated(zone, nameservers)}."
+        elif kind == "caa":
+            why = (
+                f"A CAA record forbids this authority to certify {name}: add one that allows it, or remove that one. "
+                f"{self._place(zone, nameservers, f'`svc dns list {site}` shows its records')}"
+            )
+        elif kind in _OF_ADDRESSES:
+            known = await self._found(name)
+            found = known or ()
+            why = self._resolved(name, known)
+            if known is None or not known or self._foreign(known):
+                why += f" {self._place(zone, nameservers, f'`svc dns point {site}` changes it')}"
+        else:
+            return Refusal(name, f"The authority refuses {name}: {problem}")
+        return Refusal(name, f"{why} The authority says: {problem}", found)
+
+    async def worth_another_try(self, challenge: ChallengeType, zones: Sequence[str], left: LeftOut) -> bool:
+        """Whether a name that was left out leads here now, or elsewhere than when it was refused."""
+        if challenge is ChallengeType.DNS_01:
+            found = await self._nameservers(_zone(left.name, zones)) or ()
+            here = self._is_ours(found)
+        else:
+            found = await self._found(left.name) or ()
+            here = not self._foreign(found)
+        return bool(found) and (here or set(found) != set(left.found))
+
+    async def _found(self, name: str) -> tuple[str, ...] | None:
+        """The addresses of a name, none if it has no record; None if its name servers do not answer."""
+        with trio.move_on_after(LOOKUP_SECONDS):
+            try:
+                # With the final dot the resolver appends no domain of its own.
+                return tuple(sorted(await self.resolve(f"{name}.", _HTTP_PORT)))
+            except socket.gaierror as error:
+                return () if error.errno in _NO_NAME else None
+            except (OSError, UnicodeError):
+                return None
+        return None
+
+    def _foreign(self, found: Sequence[str]) -> list[str]:
+        """Addresses that are not this server's; none are if its own are not known."""
+        own = self.addresses()
+        return [each for each in found if own and ip_address(each.partition("%")[0]) not in own]
+
+    def _resolved(self, name: str, found: tuple[str, ...] | None) -> str:
+        needed = _records(self.addresses())
+        if found is None:
+            return f"The name servers of {name} do not answer."
+        if not found:
+            return f"{name} has no address: it needs {needed}."
+        foreign = self._foreign(found)
+        if not foreign:
+            return f"{name} resolves to this server ({', '.join(found)}), whose port 80 has to be open to the internet."
+        shown = f"{name} resolves to {', '.join(found)}"
+        if len(foreign) < len(found):
+            return f"{shown}, of which {', '.join(foreign)} is not this server: it needs {needed}, and no others."
+        return f"{shown}, which is not this server: it needs {needed}."
+
+    def _delegated(self, zone: str, nameservers: Sequence[str] | None) -> str:
+        expected = " and ".join(self.authority.nameservers)
+        if nameservers is None:
+            return f"the parent of its zone {zone} does not answer, which has to delegate it to {expected}"
+        if not nameservers:
+            return f"its zone {zone} is delegated to no name server: name {expected} at its registrar"
+        if not self._is_ours(nameservers):
+            return f"its zone {zone} is delegated to {', '.join(nameservers)}: name {expected} alone at its registrar"
+        return f"its zone {zone} is delegated to this server, where the authority did not find the proof"
+
+    def _place(self, zone: str, nameservers: Sequence[str] | None, here: str) -> str:
+        """Who can change the records."""
+        if nameservers is None:
+            return f"The records are changed where the zone {zone} is hosted."
+        if not nameservers:
+            return f"{zone} is delegated to no name server, which its registrar can change."
+        if self._is_ours(nameservers):
+            return f"The zone {zone} is on this server: {here}."
+        return f"The records are changed where the zone {zone} is hosted, at {', '.join(nameservers)}."
+
+    def _is_ours(self, nameservers: Sequence[str]) -> bool:
+        return set(nameservers) <= set(self.authority.nameservers)
+
+    async def _nameservers(self, zone: str) -> tuple[str, ...] | None:
+        """None if the parent does not answer."""
+        try:
+            return tuple(sorted(await self.delegations.nameservers(zone)))
+        except DelegationError:
+            return None
+
+
+def _zone(name: str, zones: Sequence[str]) -> str:
+    bare = name.removeprefix("*.")
+    try:
+        return zone_of(bare, zones)
+    except ServiceError:
+        return bare  # The site has lost the name since the order.
+
+
+def _records(addresses: Addresses) -> str:
+    if not addresses:
+        return "an A or AAAA record with an address of this server"
+    return " and ".join(f"the {'A' if each.version == 4 else 'AAAA'} record {each}" for each in addresses)

@@ -1,0 +1,2 @@
+-- Names that the certificate does without, by name: why, what they resolved to, and how often the authority refused them.
+ALTER TABLE acme_certificates ADD COLUMN left_out jsonb NOT NULL DEFAULT '{}';

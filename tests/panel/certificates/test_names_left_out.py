@@ -1,0 +1,258 @@
+"""A name that cannot be proven keeps no other name of its site from a certificate."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from svc_actors.certificates import AcmeSettings
+from svc_actors.panel.dns.settings import DnsSettings
+from svc_actors.store import Database
+from tests.support.acme_authority import DIRECTORY, FakeAuthority, problem
+from tests.support.dns import RecordedDelegations
+from tests.support.harness import Client
+from tests.support.identity import MAIL
+from tests.support.panel import PanelHarness, open_panel, recorded_host
+from tests.support.served import RecordedServing
+
+ACME = AcmeSettings("ops@example.com", (), terms_agreed=True, directory=DIRECTORY)
+HERE = "203.0.113.5"
+DNS = DnsSettings(nameservers=("ns1.panel.test", "ns2.panel.test"), addresses=(ip_address(HERE),))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("svc_actors.certificates.keeper.SHORTEST_POLL_SECONDS", 0.0)
+    monkeypatch.setattr("svc_actors.panel.certificates.site_certificates.LEFT_OUT_SECONDS", 0.0)
+
+
+@dataclass
+class World:
+    """`addresses`: of names, as resolvers and the authority see them; of a name that is None they get no answer."""
+
+    addresses: dict[str, list[str] | None] = field(default_factory=dict)
+    authority: FakeAuthority = field(default_factory=FakeAuthority)
+    panel: PanelHarness = field(init=False)
+    ada: Client = field(init=False)
+    site: str = field(init=False)
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        found = self.addresses.get(host.removesuffix("."), [])
+        if found is None:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return found
+
+    def verdict(self, token: str, name: str) -> dict[str, Any] | None:
+        found = self.addresses.get(name)
+        if not found:
+            return {"type": "urn:ietf:params:acme:error:dns", "detail": f"no valid A records found for {name}"}
+        if found != [HERE]:
+            return {"type": "urn:ietf:params:acme:error:unauthorized", "detail": f"{found[0]}: Invalid response: 404"}
+        return None
+
+    @asynccontextmanager
+    async def opened(self, database: Database, folder: Path, *aliases: str) -> AsyncIterator[World]:
+        """With the site part.example.com."""
+        self.authority.verdict = self.verdict
+        parents = RecordedDelegations({"example.com": frozenset({"ns.host.example", "ns2.host.example"})})
+        host = replace(recorded_host(), delegations=parents, open_acme=self.authority.client, resolve=self.resolve)
+        async with open_panel(database, folder, host, acme=ACME, mail=MAIL, dns=DNS, loops=["web server"]) as panel:
+            self.panel, self.ada = panel, await panel.customer("ada@example.com")
+            body = {"domain": "part.example.com", "type": "static", "aliases": list(aliases)}
+            self.site = (await self.ada.post("/sites", body)).json()["id"]
+            await self.look()
+            yield self
+
+    async def look(self) -> None:
+        await self.panel.step("certificates of sites")
+
+    async def shown(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.ada.get(f"/sites/{self.site}/ssl")).json()
+        return found
+
+    async def later(self) -> None:
+        """The renewal, or the next attempt, is due."""
+        await self.panel.database.execute("UPDATE acme_certificates SET due_at = now() WHERE name LIKE 'site:%'")
+
+    async def pause_over(self) -> None:
+        """The pause of the names that were left out has ended."""
+        rows = await self.panel.database.fetch("SELECT name, left_out FROM acme_certificates WHERE name LIKE 'site:%'")
+        for row in rows:
+            before = {name: each | {"at": "2026-01-01T00:00:00+00:00"} for name, each in row["left_out"].items()}
+            await self.panel.database.execute(
+                "UPDATE acme_certificates SET left_out = $2 WHERE name = $1", row["name"], before
+            )
+
+    def orders(self) -> list[list[str]]:
+        return [order.names for order in self.authority.orders.values() if "panel.test" not in order.names]
+
+    async def alerts(self) -> list[str]:
+        rows = await self.panel.database.fetch("SELECT message FROM alerts WHERE key LIKE 'certificate-renewal:site:%'")
+        return [row["message"] for row in rows]
+
+
+async def test_an_alias_without_dns_is_left_out_and_named_and_the_others_are_certified(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        shown = await world.shown()
+        await world.later()
+        await world.look()
+        again = await world.shown()
+        mails = await panel_database.fetch("SELECT recipient, subject FROM mails")
+        events = await panel_database.fetch("SELECT event, body FROM webhook_events WHERE event LIKE 'ssl.%'")
+        [alert] = await world.alerts()
+
+    assert (shown["state"], shown["names"], shown["last_error"]) == ("active", ["part.example.com"], None)
+    [left] = shown["left_out"]
+    assert left["name"] == "www.part.example.com"
+    assert left["reason"] == (
+        "www.part.example.com has no address: it needs the A record 203.0.113.5. "
+        "The records are changed where the zone example.com is hosted, at ns.host.example, ns2.host.example. "
+        "The authority says: no valid A records found for www.part.example.com"
+    )
+    assert left["reason"] in alert
+    assert again["fingerprint"] != shown["fingerprint"], "it is renewed without the name"
+    assert [left["name"] for left in again["left_out"]] == ["www.part.example.com"]
+    assert [tuple(mail) for mail in mails] == [
+        ("ada@example.com", "The certificate of part.example.com does not have all names")
+    ]
+    assert [row["event"] for row in events].count("ssl.failed") == 1
+
+
+async def test_a_name_that_leads_here_at_last_is_added(panel_database: Database, tmp_path: Path) -> None:
+    world = World({"part.example.com": [HERE]})
+    dead = ["mail.part.example.com", "www.part.example.com"]
+    async with world.opened(panel_database, tmp_path, *dead):
+        await world.pause_over()
+        await world.look()
+        unasked = len(world.orders())
+        world.addresses["www.part.example.com"] = [HERE]
+        await world.look()
+        too_soon = await world.shown()
+        await world.pause_over()
+        await world.look()
+        await world.look()
+        shown = await world.shown()
+
+    assert unasked == 2, "a name that has no address still is not ordered again"
+    assert too_soon["names"] == ["part.example.com"]
+    assert shown["names"] == ["part.example.com", "www.part.example.com"]
+    assert [left["name"] for left in shown["left_out"]] == ["mail.part.example.com"]
+    assert world.orders()[-1] == ["part.example.com", "www.part.example.com"]
+
+
+async def test_a_try_for_a_name_that_is_refused_again_costs_no_second_certificate(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE], "www.part.example.com": ["198.51.100.7"]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        first = await world.shown()
+        world.addresses["www.part.example.com"] = ["198.51.100.8"]
+        await world.pause_over()
+        await world.look()
+        await world.look()
+        shown = await world.shown()
+
+    assert "resolves to 198.51.100.7, which is not this server" in first["left_out"][0]["reason"]
+    assert "resolves to 198.51.100.8" in shown["left_out"][0]["reason"]
+    assert shown["fingerprint"] == first["fingerprint"]
+    assert len(world.orders()) == 3
+    assert shown["next_attempt_at"] > first["not_before"]
+
+
+async def test_a_name_that_stops_resolving_does_not_let_the_certificate_of_the_others_run_out(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE], "gone.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "gone.example.com"):
+        first = await world.shown()
+        world.addresses["gone.example.com"] = []
+        await world.later()
+        await world.look()
+        kept = await world.shown()
+        # Renewals were due a month ago; this certificate has a tenth of its life left.
+        await panel_database.execute(
+            """UPDATE acme_certificates SET due_at = now(), not_before = now() - interval '81 days',
+                   not_after = now() + interval '9 days' WHERE name LIKE 'site:%'"""
+        )
+        await world.look()
+        shown = await world.shown()
+
+    assert first["names"] == ["part.example.com", "gone.example.com"]
+    assert kept["fingerprint"] == first["fingerprint"], "it has the name, and long to live"
+    assert "gone.example.com has no address" in kept["last_error"]
+    assert (shown["names"], shown["last_error"]) == (["part.example.com"], None)
+    assert [left["name"] for left in shown["left_out"]] == ["gone.example.com"]
+
+
+async def test_a_new_name_waits_for_one_that_stopped_resolving_only_shortly(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE], "gone.example.com": [HERE], "new.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "gone.example.com"):
+        world.addresses["gone.example.com"] = ["198.51.100.7"]
+        await world.ada.post(f"/sites/{world.site}/domains", {"name": "new.example.com"})
+        names = []
+        for _ in range(3):
+            await world.later()
+            await world.look()
+            names.append((await world.shown())["names"])
+
+    assert names == [["part.example.com", "gone.example.com"]] * 2 + [["part.example.com", "new.example.com"]]
+
+
+async def test_where_no_name_can_be_proven_the_reasons_name_what_to_mend(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": ["198.51.100.7", "2001:db8::9"], "www.part.example.com": None})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        shown = await world.shown()
+
+    assert (shown["state"], shown["left_out"]) == ("failed", [])
+    assert "part.example.com resolves to 198.51.100.7, 2001:db8::9, which is not this server" in shown["last_error"]
+    assert "The name servers of www.part.example.com do not answer." in shown["last_error"]
+
+
+async def test_visitors_of_a_name_without_a_certificate_are_not_sent_to_https(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        [server] = cast(RecordedServing, world.panel.host.web).sites.values()
+
+    assert server.certificate is not None
+    assert server.uncertified == {"www.part.example.com"}
+
+
+async def test_a_limit_on_one_name_leaves_out_that_name(panel_database: Database, tmp_path: Path) -> None:
+    world = World({"part.example.com": [HERE], "www.part.example.com": [HERE]})
+    detail = 'too many failed authorizations (5) for "www.part.example.com" in the last 1h0m0s'
+    world.authority.fail("neworder", problem("rateLimited", detail, 429, retry_after="3600"))
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        shown = await world.shown()
+
+    assert shown["names"] == ["part.example.com"]
+    assert detail in shown["left_out"][0]["reason"]
+
+
+async def test_a_removed_alias_is_no_longer_named(panel_database: Database, tmp_path: Path) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        domains = (await world.ada.get(f"/sites/{world.site}/domains")).json()
+        [alias] = [each for each in domains if each["name"].startswith("www.")]
+        await world.ada.delete(f"/domains/{alias['id']}", {})
+        await world.look()
+        shown = await world.shown()
+
+    assert (shown["names"], shown["left_out"]) == (["part.example.com"], [])
