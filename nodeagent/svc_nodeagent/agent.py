@@ -56,7 +56,7 @@ _RENEWAL_POLL = 60.0
 log = structlog.get_logger(__name__)
 
 OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
-"""Opens the hypervisor; it gets a function that reads the files that the controller keeps."""
+"""Opens the hypervisor. It gets a function that reads files which the controller keeps."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Agent:
         self._stop = trio.Event()
         self._interrupted = tuple(journal.started)
         self.offline_reason: str | None = None
-        """Why the last connection ended, until the next one stands."""
+        """Why the last connection ended; kept until there is a new connection."""
         self._log = log.bind(node_id=str(self.enrolment.node_id))
         self._host: Host
         self._dispatcher: Dispatcher

@@ -56,8 +56,8 @@ from svc_nodeagent.upgrade import Replaced
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
 _MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 64 * 1024
-"""The rest of a frame is for the calls. A result too large for a frame would end every connection on which it is
-sent."""
+"""The most bytes of a result; the rest of a frame is for the reported calls. A result too large for a frame would end
+every connection on which it is sent."""
 _JOURNAL_RETRY = 5.0
 _TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 log = structlog.get_logger(__name__)
@@ -117,7 +117,8 @@ class Dispatcher:
         self._runs: dict[OperationId, _Run] = {}
         self._outbox: Outbox | None = None
         self._calls: dict[OperationId, list[HostCall]] = {}
-        """Calls of traced operations that are not acknowledged. They are not journalled, so a restart loses them."""
+        """Calls of traced operations that are not acknowledged yet. They are not in the journal, so a restart loses
+        them."""
         self._changes: dict[str, DomainChanged] = {}
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()

@@ -31,8 +31,8 @@ Report = Callable[[int, str], Awaitable[None]]
 """`await report(percent, message)`: progress of one operation as a whole. Never blocks for long."""
 
 OpenStream = Callable[[str], Awaitable[trio.abc.Stream]]
-"""Dials the controller with a stream token (`ControllerSource.token`). A file's stream ends where the file ends; the
-reader checks its length and digest. Raises `OSError` if the controller cannot be reached."""
+"""Opens a stream to the controller with a stream token (`ControllerSource.token`). A file's stream ends where the file
+ends; the reader checks its length and digest. Raises `OSError` if the controller cannot be reached."""
 
 
 class HostError(Exception):

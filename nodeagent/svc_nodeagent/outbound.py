@@ -32,7 +32,7 @@ _EMBEDDED_IPV4: Final = ip_network("64:ff9b::/96")
 _ROUTED_IPV6: Final = ip_network("2000::/3")
 """The routed range. Python also considers embedded IPv4 (::127.0.0.1) and site-local addresses global."""
 _AZURE: Final = ip_address("168.63.129.16")
-"""A cloud's metadata service, at a public address."""
+"""The metadata service of Azure, at a public address."""
 
 
 class AddressRefused(httpx.RequestError):

@@ -37,10 +37,11 @@ class SimulatedMachine(Wire):
     state: DomainState
     cause: StateCause | None = None
     defined: bool = True
-    """False for one whose domain somebody has removed; its files are still there."""
+    """False if somebody has removed the machine's domain; its files still exist."""
     started_at: datetime | None = None
     spec: MachineSpec | None = None
-    """What it was made by, without its password; None for one that was there from the beginning."""
+    """The specification with which the machine was created, without its password; None for a machine that existed from
+    the beginning."""
     image_digest: str = ""
     cpu_mode: CpuMode = CpuMode.DEFAULT
     snapshots: tuple[UUID, ...] = ()

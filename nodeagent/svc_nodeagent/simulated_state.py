@@ -53,7 +53,7 @@ class SimulatedState:
     machines: dict[UUID, SimulatedMachine] = field(default_factory=dict)
     images: dict[UUID, CachedImage] = field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
-    """Disks kept before there were volumes, of which only names are known."""
+    """Disks that were kept before there were volumes; only their names are known."""
     volumes: dict[UUID, SimulatedVolume] = field(default_factory=dict)
     kept_disks: tuple[KeptDisk, ...] = ()
     networks: SimulatedNetworks = field(default_factory=lambda: SimulatedNetworks(NetworkState()))

@@ -28,8 +28,8 @@ from svc_nodeagent.protocol import TrafficReading, TrafficResult
 
 MONTHS_KEPT = 3
 READINGS_TOLD = 12_000
-"""If a host has had more machines in these months, only those that changed last: an answer is one frame, and its
-receiver keeps earlier values of the others."""
+"""If a host has had more machines in these months, only those that changed last are reported, because an answer is one
+frame. The receiver keeps the earlier values of the others."""
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ LONGEST_PATTERN: Final = 255
 
 MEMORY_LIMIT_MIB: Final = (16, 4096)
 UPLOAD_MIB: Final = (1, 500)
-"""Together with the rest of a form it stays below the web server's limit of a request."""
+"""Together with the rest of a form, an upload of this size stays below the web server's limit of a request."""
 EXECUTION_SECONDS: Final = (1, 300)
-"""At most as long as the web server waits for an answer."""
+"""At most as long as the web server waits for PHP's answer."""
 INPUT_VARIABLES: Final = (100, 100_000)
 TIME_ZONE: Final = r"^[A-Z][A-Za-z0-9_+-]{0,30}(/[A-Z][A-Za-z0-9_+-]{0,30}){0,2}$"
 LONGEST_TIME_ZONE: Final = 64
@@ -45,12 +45,13 @@ _SETTINGS: Final = {
     "max_input_vars": INPUT_VARIABLES,
 }
 WHOLE: Final = "(?s)"
-"""Prefix of each expression: without it `.` does not match a line feed, which a file name may contain."""
+"""The prefix of each expression: without it `.` would not match a line feed, which the name of a file may contain."""
 ENDS: Final = "(?:/|(?!.))"
-"""A pattern also covers what follows the path: a folder's files, and the path info of a PHP file. The end is written so
-that nginx and Python agree: `$` also matches before a line feed at the end."""
+"""A pattern also covers paths that continue after it: a folder's files, and the path info of a PHP file. The end is
+written in a form that nginx and Python understand in the same way: `$` would also match before a line feed at the
+end."""
 SPARED: Final = f"(?!{CHALLENGES})"
-"""Certificates depend on it, whatever is denied."""
+"""Excludes the challenges, because certificates depend on them, whatever else is denied."""
 
 
 def expression(pattern: str) -> str:

@@ -48,26 +48,26 @@ _PROGRAM_SECONDS: Final = 60.0
 _KILL_SECONDS: Final = 20.0
 _SHARED_FOLDERS: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - any account may write there
 _KILLER_UID: Final = FIRST_UID
-"""Not an account's: the first site is number 1001."""
+"""A user id that belongs to no account: the first site has the number 1001."""
 _KILL_ALL: Final = (
     "import os, signal, sys; killer, uid = map(int, sys.argv[1:]); "
     "os.setresuid(killer, uid, killer); os.kill(-1, signal.SIGKILL)"
 )
-"""kill(2) checks the effective user id of the sender, and the real and saved ones of the receiver: this sender may
-signal all of the user's processes, and none of them may kill or stop it first. Of two senders for two users one may
-kill the other, which is then started again: its caller looks until nothing is left."""
+"""kill(2) checks the effective user id of the sender, and the real and saved ids of the receiver: so this program may
+signal all of the user's processes, and none of them may kill or stop it first. If two such programs run for two users,
+one may kill the other. The killed one is then started again: its caller repeats it until no process is left."""
 NICENESS_OF_WORK: Final = 5
-"""For checks and repairs of a site's files in a job that waits for them. A mere question runs behind everything
-else."""
+"""For checks and repairs of a site's files in a job, which waits for them. A diagnosis on request runs with a lower
+priority."""
 NICENESS_OF_A_LOOK: Final = 19
 _NICE: Final = "/usr/bin/nice"
 _SITE_RIGHTS: Final = (sys.executable, "-I", "-S", site_rights.__file__)
-"""Runs outside of the site's group, so that a site without processor time or memory left can be diagnosed as well."""
+"""Runs outside the site's group, so that a site that has no processor time or memory left can be diagnosed, too."""
 _SITE_RIGHTS_SECONDS: Final = 300.0
 _SITE_RIGHTS_BYTES: Final = 262_144
 """Limit of its output: more than ten times the usual."""
 _AT_ONCE: Final = 8
-"""Four diagnoses, and jobs."""
+"""Room for four diagnoses, and for jobs."""
 _NO_SUCH_NAME: Final = 6
 """Exit status of userdel and groupdel."""
 

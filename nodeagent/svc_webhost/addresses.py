@@ -7,7 +7,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 _FAR: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Documentation addresses (RFC 5737, RFC 3849): they select the default route, and nothing is sent."""
+"""Documentation addresses (RFC 5737, RFC 3849): they are used only to find the default route; nothing is sent to
+them."""
 
 
 def public_addresses() -> tuple[IPv4Address | IPv6Address, ...]:

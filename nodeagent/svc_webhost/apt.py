@@ -15,7 +15,7 @@ QUIET: Final = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND":
 APT_GET: Final = ("/usr/bin/apt-get", "-o", "DPkg::Lock::Timeout=600")
 KEEP: Final = ("--force-confdef", "--force-confold")
 _LOCKED: Final = re.compile(r"Unable to lock|Could not get lock|#db-lock")
-"""In the last line of apt's and dpkg's output, which is the error of a failed program."""
+"""Found in the last line of apt's or dpkg's output, which becomes the error of the failed program."""
 _AGAIN_SECONDS: Final = 5.0
 _TRIES: Final = 60
 

@@ -16,7 +16,8 @@ from svc_common.durable import sync_folder, write_whole
 from svc_webhost.tree_removal import remove_tree
 
 KEPT: Final = 3
-"""Per site: the served one, and those that earlier generations of the configuration name."""
+"""How many certificates are kept per site: the served one, and those that earlier generations of the configuration
+name."""
 
 
 @dataclass(frozen=True)

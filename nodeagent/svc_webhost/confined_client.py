@@ -40,7 +40,7 @@ from svc_webhost.confined.protocol import (
 IDLE_SECONDS: Final = 60.0
 START_SECONDS: Final = 10.0
 AT_ONCE: Final = 32
-"""Concurrent requests per helper; more wait here, where their deadlines run."""
+"""The most concurrent requests of a helper. Further requests wait here, and their deadlines already run."""
 
 _ERRORS: Final = {
     Failed.NOT_FOUND: not_found,

@@ -9,14 +9,15 @@ from typing import Final
 import trio
 
 _METHOD: Final = b"$y$"
-"""yescrypt, Debian's default: deliberately slow, and it takes memory."""
+"""yescrypt, Debian's default: it is slow on purpose, and takes memory."""
 _COST: Final = 5
 """As in Debian's login.defs: 16 MiB and some 20 ms."""
 _QUICK_METHOD: Final = b"$6$"
 _QUICK_COST: Final = 1000
-"""Half a millisecond: nginx checks the password with every request."""
+"""Half a millisecond, because nginx checks the password with every request."""
 _VISITORS_COST: Final = 10_000
-"""Some five milliseconds: as much of a worker's time as a guessing visitor may cost with each request."""
+"""Some five milliseconds: the most processor time of a worker that a visitor who guesses passwords may cost with each
+request."""
 _SETTING_SIZE: Final = 192
 _DATA_SIZE: Final = 32_768
 """CRYPT_GENSALT_OUTPUT_SIZE and sizeof(struct crypt_data) of crypt.h."""

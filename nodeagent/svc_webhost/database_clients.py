@@ -13,7 +13,7 @@ from svc_webhost.folders import HostFolders
 from svc_webhost.text_files import hold
 
 HOST: Final = "localhost"
-"""The database host that sites get."""
+"""The host name of the database servers, as sites use it."""
 
 
 def settings_of_php(folders: HostFolders) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NewType, Protocol
 
 ServiceName = NewType("ServiceName", str)
-"""Lower case letters, digits and dashes: `nginx`, `knot`, `php-s1001`."""
+"""Lower-case letters, digits and dashes, such as `nginx`, `knot`, `php-s1001`."""
 
 
 class LauncherError(Exception):
@@ -24,7 +24,7 @@ class LauncherError(Exception):
 
 
 GroupName = NewType("GroupName", str)
-"""Name of a group of services with common limits, in the form of a service's name."""
+"""The name of a group of services with common limits, in the form of a service's name."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Limits:
     """Limits of all processes of a service or group together; None: without a limit."""
 
     cpu_percent: int | None = None
-    """Of one core."""
+    """Percent of one core."""
     memory_mib: int | None = None
     processes: int | None = None
 
@@ -76,22 +76,25 @@ class Service:
     """The complete environment, except for the variables of `sockets`."""
     sockets: tuple[ListeningSocket, ...] = ()
     ports: tuple[ListeningPort, ...] = ()
-    """Their descriptors follow those of `sockets`. Values for the same variable are joined."""
+    """The descriptors of these follow those of `sockets`. If several have the same variable, their values are
+    joined."""
     nonblocking: bool = False
-    """Whether accept(2) on `sockets` and `ports` fails if no connection waits. Needed by a program whose processes wait
-    in epoll(7) and do not set it themselves: of two processes woken for one connection, the other would hang."""
+    """Whether accept(2) on `sockets` and `ports` fails if no connection waits. A program needs this if its processes
+    wait in epoll(7) and do not set it themselves: if two processes wake for one connection, the second one would
+    hang."""
     limits: Limits = Limits()
     limit_group: GroupName | None = None
-    """Its limits are those of all services of the group together: `SiteLauncher.limit` changes them while they run."""
+    """The group whose limits apply to all of its services together. `SiteLauncher.limit` changes them while the
+    services run."""
     log: Path | None = None
-    """Its standard output and error are appended here."""
+    """The file to which the service's standard output and error are appended."""
     stop_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0
-    """Killed after that."""
+    """The service is killed if it takes longer to stop."""
     umask: int = 0o022
-    """Of the files that it creates (umask(2))."""
+    """The umask(2) of the service."""
     on_demand: bool = False
-    """Started by the first connection to one of its sockets, and again after `stop_idle`."""
+    """Whether the service is started by the first connection to one of its sockets, and again after `stop_idle`."""
 
     @property
     def listening(self) -> tuple[ListeningSocket | ListeningPort, ...]:
@@ -105,11 +108,11 @@ class ServiceStatus:
     pid: int | None = None
     since: datetime | None = None
     restarts: int = 0
-    """How often it ended by itself and was started again, with back-off."""
+    """How often the service has ended by itself and was started again, with growing pauses."""
     last_exit: str | None = None
-    """How it ended last: "exit status 1", "signal 11"; None if that is unknown."""
+    """How the service ended last: "exit status 1", "signal 11"; None if that is not known."""
     weaker_limits: tuple[str, ...] = ()
-    """Limits that this server cannot fully enforce, in words."""
+    """In words, the limits that this server cannot fully enforce."""
 
 
 class Launcher(Protocol):

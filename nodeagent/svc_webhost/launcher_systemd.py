@@ -30,7 +30,8 @@ from svc_webhost.launcher import (
 
 _PREFIX = "svc-host-"
 _SLICE = "svc-"
-"""Followed by a group's name: `svc-site-1001.slice`, which is below `svc-site.slice` and `svc.slice`."""
+"""The prefix of a slice, followed by the group's name: `svc-site-1001.slice` is below `svc-site.slice`, which is below
+`svc.slice`."""
 _SCOPE = "/usr/bin/systemd-run"
 _WITHIN = 60.0
 _FIRST_DESCRIPTOR = 3
@@ -44,7 +45,7 @@ _OF_SYSTEMD = {
 """Variables that systemd adds by itself; a service must have only those of its definition."""
 
 _EXITED, _KILLED, _DUMPED = "1", "2", "3"
-"""ExecMainCode: si_code of waitid(2)."""
+"""Values of ExecMainCode, which is si_code of waitid(2)."""
 
 
 class SystemdLauncher:

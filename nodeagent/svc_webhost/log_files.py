@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 LONGEST_LINE: Final = 8192
-"""Bytes of a line that are shown."""
+"""The most bytes of a line that are shown."""
 MOST_SCANNED: Final = 8 * 1024 * 1024
-"""Bytes scanned per call; the next call continues there."""
+"""The most bytes that one call scans; the next call continues there."""
 MOST_GIVEN: Final = 512 * 1024
-"""Bytes of lines per call."""
+"""The most bytes of lines that one call returns."""
 _TAIL: Final = 1024 * 1024
-"""Without a cursor, reading starts so many bytes before the end."""
+"""Without a cursor, reading starts this many bytes before the end."""
 _MARKED: Final = 64
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})")
 CURSOR_PATTERN: Final = _CURSOR.pattern
@@ -37,11 +37,11 @@ class BadCursorError(ValueError):
 class LogPart:
     lines: list[str]
     cursor: str | None
-    """After the last scanned line; None if there is no log yet."""
+    """The position after the last scanned line; None if there is no log yet."""
     more: bool
-    """There is more to read now."""
+    """Whether there is more to read now."""
     gap: bool
-    """Lines between the cursor and these are lost: their file was deleted."""
+    """Whether lines between the cursor and these are lost, because their file was deleted."""
 
 
 @dataclass(frozen=True)

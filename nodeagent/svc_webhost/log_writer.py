@@ -27,12 +27,12 @@ from contextlib import suppress
 from pathlib import Path
 
 LARGEST = 32 * 1024 * 1024
-"""Bytes of a log: some 200,000 requests."""
+"""The most bytes of a log: some 200,000 requests."""
 KEPT = 4
 RATE = 1 << 20
-"""Bytes a second from each pipe."""
+"""The most bytes per second from each pipe."""
 _BURST_SECONDS = 8.0
-"""How much silence a burst may make up for."""
+"""For how many seconds of silence a burst may make up."""
 _CHUNK = 65_536
 _IN_CREATE, _IN_MOVED_TO, _IN_DELETE = 0x100, 0x80, 0x200
 _NONBLOCK, _CLOEXEC = 0o4000, 0o2000000
@@ -60,7 +60,7 @@ class _Log:
         self._largest = largest
         self._rate = rate
         self._paid = time.monotonic() - _BURST_SECONDS
-        """Time up to which the bytes read so far use up `rate`."""
+        """The time up to which the bytes read so far have used up `rate`."""
         self._file = -1
         self._open()
 

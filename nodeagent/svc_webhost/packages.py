@@ -29,7 +29,7 @@ _SOURCES: Final = re.compile(
     r"|gunicorn|nodejs|python-uvicorn|python3\.[0-9]+|wordpress|libxml2|curl|zlib"
 )
 _SECURITY: Final = "Debian-Security:"
-"""The label of Debian's archive of security updates, in apt's list of a version's origins."""
+"""The label of Debian's archive of security updates, in apt's list of a version's sources."""
 _LINE: Final = re.compile(r"Inst (?P<name>\S+) \[(?P<old>\S+)\] \((?P<new>\S+) (?P<origins>.*) \[\S+\]\)")
 _UPDATES_ALONE: Final = ("--only-upgrade", "--no-install-recommends", "install")
 _LOOK_SECONDS: Final = 60.0

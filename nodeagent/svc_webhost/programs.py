@@ -27,14 +27,14 @@ import trio
 from svc_webhost import subreaper
 
 STOP_SECONDS: Final = 5.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 KILL_SECONDS: Final = 10.0
 """How long the kernel may take to end killed processes."""
 ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _LOOK: Final = 0.02
 _CHUNK: Final = 65_536
 _LONGEST_LINE: Final = 16_384
-"""If a program writes no line breaks, so much counts as a line."""
+"""If a program writes no line breaks, this many characters count as a line."""
 
 
 class LeftBehindError(Exception):

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Final
 
 _MOST: Final = 1_000_000
-"""Files and folders to check at most, and the deepest level of folders."""
+"""The most files and folders that are checked, and the deepest level of folders."""
 _DEEPEST: Final = 64
 _MOST_NAMED: Final = 20
-"""Files that are named. Further ones are only counted."""
+"""How many files are named; further ones are only counted."""
 _LONGEST_PATH: Final = 300
 """Characters of a path in a message."""
 _FOLDERS: Final = ("public", "private")

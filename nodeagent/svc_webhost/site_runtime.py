@@ -36,7 +36,7 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _NICE: Final = ("/usr/bin/nice", "-n", "10")
 _MIB: Final = 1 << 20
 _SITES_OWN: Final = re.compile(r"site-[0-9]+-")
-"""`_prefix` of any account."""
+"""Matches `_prefix` of any account."""
 WEB_SERVER: Final = "www-data"
 
 

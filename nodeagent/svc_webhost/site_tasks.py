@@ -25,12 +25,12 @@ from svc_webhost.programs import Program, run_program
 from svc_webhost.site_runtime import SiteCommands, site_environment
 
 MARK: Final = "SVC_PANEL_SCHEDULE"
-"""Environment variable that marks the programs of schedules for the next core."""
+"""The environment variable with which the next core finds the programs of schedules."""
 _CHUNK: Final = 16_384
 _CONNECT_SECONDS: Final = 10.0
 
 Take = Callable[[list[str]], Awaitable[None]]
-"""Gets the output, in lines, several at a time."""
+"""Gets lines of the output, several at a time."""
 
 
 class Interpreter(StrEnum):
@@ -54,7 +54,7 @@ class SiteScript:
     limits: Limits
     mark: str
     staged: bool = False
-    """For a staging copy: PHP's mail is kept in the copy."""
+    """Whether this is for a staging copy: PHP's mail is kept in the copy."""
 
 
 @dataclass(frozen=True)

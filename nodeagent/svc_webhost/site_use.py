@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 _GROUP: Final = re.compile(r"site-(\d+)|svc-site-(\d+)\.slice")
-"""The keeper's folder of a site's group, and systemd's slice."""
+"""The name of a site's group: the keeper's folder, or systemd's slice."""
 _UNLIMITED: Final = 1 << 62
-"""cgroup v1 shows it as a number."""
+"""cgroup v1 shows an unlimited value as a number."""
 _UNIFIED: Final = ""
 """The key of cgroup v2 among the controllers of v1."""
 

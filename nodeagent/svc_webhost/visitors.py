@@ -30,17 +30,19 @@ from svc_webhost.accounts import FIRST_UID
 TABLE: Final = "svc_visitors"
 AT_ONCE: Final = 1000
 A_SECOND: Final = 100
-"""An office behind one address, or an edge of a content delivery network, opens some dozens."""
+"""The most new connections per second: an office behind one address, or an edge of a content delivery network, opens
+some dozens."""
 METADATA: Final = (
     *("100.100.100.200", "168.63.129.16"),
     *("fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42"),
 )
-"""In addition to 169.254.0.0/16 and fe80::/10: Alibaba, Azure, and for IPv6 AWS, Google, Oracle, Scaleway. From their
-documentation. Azure's is its machines' resolver, and provides the settings of their extensions."""
+"""Metadata services in addition to 169.254.0.0/16 and fe80::/10: of Alibaba and Azure, and for IPv6 of AWS, Google,
+Oracle and Scaleway, according to their documentation. Azure's address is also its machines' resolver, and provides the
+settings of their extensions."""
 _OWN_AT_ONCE: Final = 200
 _OWN_A_SECOND: Final = 20
 _LAST_UID: Final = 1_999_999_999
-"""Of sites: accounts above it are systemd's."""
+"""The last user id of sites; accounts above it are systemd's."""
 _PROGRAM: Final = "/usr/sbin/nft"
 _SECONDS: Final = 10.0
 _UNBOUND: Final = "One address can hold all connections of the web server"

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from svc_webhost.site_use import SiteUse, site_uses
 
 _TIME_ERROR: Final = 5
-"""adjtimex(2): the clock is not synchronised."""
+"""The result of adjtimex(2) if the clock is not synchronised."""
 _ESTABLISHED: Final = "01"
-"""Linux: include/net/tcp_states.h."""
+"""A state in Linux's include/net/tcp_states.h."""
 _VISITOR_BITS: Final = 64
-"""Of an IPv6 address: all addresses below count as one visitor."""
+"""Bits of an IPv6 address: all addresses with the same prefix of this length count as one visitor."""
 _TIMEX_BYTES: Final = 512
-"""More than the size of its structure."""
+"""More bytes than the call's structure has."""
 
 
 @dataclass(frozen=True)

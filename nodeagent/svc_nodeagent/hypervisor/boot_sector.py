@@ -13,7 +13,7 @@ from typing import Final
 
 EXIT_PORT: Final = 0xF4
 EXIT_STATUS: Final = 0x2A << 1 | 1
-"""The status that QEMU's isa-debug-exit returns for the value 0x2a that the guest writes."""
+"""The exit status of QEMU with isa-debug-exit when the guest writes the value 0x2a."""
 
 _CODE: Final = (
     # 16 bit, at 0x7c00

@@ -38,7 +38,7 @@ Libvirt = Any
 CALL_TIMEOUT_SECONDS = 30.0
 PATIENT = math.inf
 SLOW_SECONDS = 5.0
-"""A call that takes longer is logged: on a healthy host none does."""
+"""A call that takes longer is logged: on a healthy host no call does."""
 THREADS = 16
 MAX_PAUSE_SECONDS = 10.0
 KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3

@@ -44,8 +44,8 @@ class DiskInfo:
 
 
 _CONFINED = ("prlimit", "--cpu=10", f"--as={GIB}", "--")
-"""As root, qemu-img reads files that others made: ten seconds of a processor and a GiB of memory are ten times what the
-largest image of a publisher takes."""
+"""qemu-img runs as root and reads files that others have made, so it is limited: ten seconds of processor time and a
+GiB of memory are ten times what the largest image of a publisher needs."""
 
 
 async def inspect(path: Path, format: str | None = None) -> DiskInfo:

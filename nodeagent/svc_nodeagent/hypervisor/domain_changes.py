@@ -19,7 +19,7 @@ from svc_nodeagent.protocol import DomainChanged, DomainState, StateCause
 class DomainChanges:
     def __init__(self) -> None:
         self._states: dict[UUID, DomainState] = {}
-        """The state last seen of each machine; an absent machine has none."""
+        """The last seen state of each machine; an absent machine has no entry."""
         self._changes: dict[UUID, DomainChanged] = {}
         self._changed = trio.Event()
 

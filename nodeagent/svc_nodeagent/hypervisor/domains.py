@@ -224,7 +224,7 @@ _EVENTS = {
 }
 
 _UNEXPECTED = (libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED)
-"""QEMU was killed (`failed`: its monitor closed without a message), or gave up."""
+"""QEMU was killed (`failed`: its monitor was closed without a message), or has given up."""
 
 _CAUSES = {
     (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN): StateCause.GUEST,

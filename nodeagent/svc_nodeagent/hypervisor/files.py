@@ -41,16 +41,16 @@ RECORD = "machine.json"
 SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
 DECISION = "reinstall.json"
-"""The new state of a machine whose reinstallation was decided and is not complete (`reinstallation`)."""
+"""The new state of a machine whose reinstallation is decided and not complete yet (`reinstallation`)."""
 MEDIUM = "iso.json"
 """The medium in a machine's CD-ROM drive (`media`)."""
 RESCUE = "rescue.json"
 """What a machine in rescue boots (`rescued`)."""
 ABANDONED = "abandoned"
-"""Marks the folder of a machine whose creation has failed: its remains are to be removed."""
+"""Marks the folder of a machine whose creation has failed, so that its remains are removed."""
 
 FILE_THREADS = trio.CapacityLimiter(4)
-"""Work on files, which may wait for a slow disk, runs in these threads and blocks no others."""
+"""Threads for work on files, which may have to wait for a slow disk, so that it blocks no other threads."""
 
 
 class MachineRecord(BaseModel):
@@ -65,7 +65,7 @@ class MachineRecord(BaseModel):
     memory_mib: int
     disks: tuple[DiskSpec, ...]
     base: str
-    """File name, in images/, of the image that disk 0 stands on."""
+    """The name of the file in images/ on which disk 0 is based."""
     network: NetworkSpec
     seed: SeedSpec
     cpu_mode: CpuMode = CpuMode.DEFAULT

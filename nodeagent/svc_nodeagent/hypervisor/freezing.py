@@ -22,10 +22,11 @@ from svc_nodeagent.protocol import FailureCode
 
 _AGENT_SECONDS: Final = 10
 _LATE_SECONDS: Final = 120.0
-"""For a silent guest agent: it may be about to freeze, for as long as a busy guest takes to write out."""
+"""How long to wait for a silent guest agent: it may still be about to freeze, for as long as a busy guest takes to
+write out its caches."""
 _PAUSE_SECONDS: Final = 1.0
 _MOMENT_SECONDS: Final = 60.0
-"""Three times what the guest's agent has for an answer, and more than libvirt takes for the rest."""
+"""Three times the time that the guest's agent has for an answer, and more than libvirt takes for the rest."""
 log = structlog.get_logger(__name__)
 
 

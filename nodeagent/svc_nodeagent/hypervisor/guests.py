@@ -29,11 +29,11 @@ T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
 GUEST_AGENT_SECONDS = 30
 TELL_SECONDS = 8.0
-"""For configuring a guest's network at once: it is a courtesy, and the apply operation waits for it."""
+"""The time for configuring a guest's network at once. This is optional, and the apply operation waits for it."""
 _TELL_ANSWER_SECONDS = 3
 MOST_ANSWER_BYTES = 64 * 1024
-"""Of a guest agent's answer. The interfaces of a guest are some hundred bytes each; parsing 9 MB of them blocked the
-whole agent for 2.9 seconds."""
+"""The most bytes of a guest agent's answer. The interfaces of a guest take some hundred bytes each; parsing 9 MB of
+them blocked the whole agent for 2.9 seconds."""
 _POLL_SECONDS = 0.05
 
 log = structlog.get_logger()

@@ -49,23 +49,24 @@ CHUNK_BYTES = 1024 * 1024
 UNPACKED_SUFFIX = ".boot"
 """The suffix of the folder with a rescue system's unpacked file (`rescued`)."""
 _TOLD_EVERY_SECONDS = 3.0
-"""Between two lines of progress: each is a row of the task's log, and a line on the screen of a waiting user."""
+"""Seconds between two lines of progress: each is a row of the task's log, and a line on the screen of a user who
+waits."""
 SILENCE_TIMEOUT_SECONDS = 60.0
 FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
 MOST_IMAGE_BYTES = 64 * 1024**3
 """For images without a declared size. Linux images are below 5 GiB, Windows ones about 20."""
 _LOOKED_AT_EVERY = 256 * 1024 * 1024
-"""Bytes between two checks of the free space: others write to the disk too."""
+"""Bytes between two checks of the free space, because others write to the disk, too."""
 
 
 _FLOOR_BYTES = 2 * 1024**3
-"""Always stays free, whatever a node receives. Not a share of the disk: the share beyond which nothing is placed on a
-node is a setting of the controller, and a fiftieth of a large disk is room for many machines."""
+"""Bytes that always stay free, whatever a node receives. This is not a share of the disk: the share from which on
+nothing is placed on a node is a setting of the controller, and a fiftieth of a large disk is room for many machines."""
 _SHORT_BELOW_SHARE, _SHORT_BELOW_BYTES = 0.1, 4 * 1024**3
-"""A share of the file system, and bytes: with less free space than either, the cache makes room. That is before the
-controller calls a node's disk critical, and long before guests run out of space."""
+"""A share of the file system, and bytes: if less than either is free, the cache makes room. This happens before the
+controller considers the node's disk critical, and long before guests run out of space."""
 _KEPT_SECONDS = 3600.0
-"""How long an image stays after it was requested: the machine that needs it may not have arrived yet."""
+"""How long an image is kept after a request: the machine that needs it may not have arrived yet."""
 
 
 class _TooLarge(Exception):  # noqa: N818 - named for what it says

@@ -63,8 +63,8 @@ class LibvirtLoop:
     _nursery: trio.Nursery | None = None
     _registered: bool = False
     _to_free: list[_Handle | _Timer] = field(default_factory=list)
-    """Removed while no loop ran. Freeing them when they are removed would happen inside libvirt's own call: a
-    deadlock."""
+    """Handles and timers that were removed while no loop was running. They are freed later: freeing them at once would
+    happen inside libvirt's own call, and deadlock."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve libvirt until cancelled. Connections must be opened after it started and closed before it ends."""

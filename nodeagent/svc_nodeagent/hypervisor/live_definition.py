@@ -140,8 +140,8 @@ _ELEMENTS: Final[Mapping[str, str]] = {
         _ADDRESS,
     ),
 }
-"""Each element by its path, and the attributes that it may have. Only the values that are checked below (files,
-programs, taps, kinds) mean anything to the host; the others describe the guest to itself."""
+"""Each allowed element by its path, with the attributes that it may have. Only the values that are checked below
+(files, programs, taps, kinds) refer to something on the host; the others describe the machine to the guest."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "devices/disk": "file",
@@ -154,8 +154,8 @@ _TYPES: Final[Mapping[str, str]] = {
     "devices/graphics/listen": "socket",
     "devices/audio": "none",
 }
-"""What each is made of on the host. The same element of another type names another thing: a disk of type `block` a
-device, a serial port of type `file` a file that QEMU writes."""
+"""The types that refer to something on the host. The same element with another type would refer to another kind of
+thing: a disk of type `block` to a device, a serial port of type `file` to a file that QEMU writes."""
 _EMULATOR: Final = "/usr/bin/qemu-system-*"
 _FIRMWARE: Final = Path("/usr/share")
 _RANDOM: Final = "/dev/urandom"

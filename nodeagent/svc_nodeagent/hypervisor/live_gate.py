@@ -25,7 +25,7 @@ from svc_nodeagent.hypervisor.live_definition import ArrivingMachine, Refused, r
 from svc_nodeagent.wrapped_stream import WrappedStream
 
 _HEAD: Final = struct.Struct(">7I")
-"""Length of all, program, version, procedure, type, serial, status."""
+"""The total length, then program, version, procedure, type, serial number and status."""
 # The numbers of libvirt's RPC programs; the second one is "keep" in ASCII.
 _REMOTE, _KEEPALIVE = 0x20008086, 0x6B656570
 _MOST_MESSAGE: Final = 32 * 1024 * 1024  # libvirt's own VIR_NET_MESSAGE_MAX.
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 _OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING = 1, 2, 60, 66, 360, 361
 _PREPARE, _FINISH = 303, 306
-"""Of the move, with parameters by name (`...3_PARAMS`)."""
+"""The procedures of a move that have named parameters (`...3_PARAMS`)."""
 _CALLS: Final = frozenset(
     {_OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING, _PREPARE, _FINISH}
 )

@@ -63,7 +63,7 @@ from svc_nodeagent.protocol import (
 ARRIVAL_SECONDS: Final = 20.0
 """How long libvirt may take, once its connection has ended, to keep the guest or to remove it."""
 ROOM_SECONDS: Final = 1.0
-"""Between two looks at the free room while disks arrive."""
+"""Seconds between two checks of the free space while disks arrive."""
 # Milliseconds, except for `rounds`: the values with which QEMU itself announces a guest after a migration.
 _ANNOUNCE: Final = {"initial": 50, "max": 550, "rounds": 5, "step": 100}
 log = structlog.get_logger(__name__)

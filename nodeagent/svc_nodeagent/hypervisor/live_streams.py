@@ -35,7 +35,7 @@ from svc_nodeagent.hypervisor.files import in_thread
 RUN_FOLDER: Final = Path("/run/svc-node/live")
 LIBVIRT_SOCKETS: Final = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/virtqemud-sock"))
 SILENCE_SECONDS = 20.0
-"""How long libvirt's connection may bring nothing: four of its keepalive's messages."""
+"""How long libvirt's connection may be silent: the time of four messages of its keepalive."""
 DIAL_SECONDS: Final = 20.0
 # As many as a machine may have. The number is also the backlog of the socket, so that QEMU's connections for all disks
 # are accepted at once.

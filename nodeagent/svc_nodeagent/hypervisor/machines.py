@@ -59,8 +59,8 @@ from svc_nodeagent.protocol import (
 )
 
 UNDO_SECONDS = 20.0
-"""For removing what a failed creation has made; if the host takes longer, the deletion of the machine removes the
-rest."""
+"""Seconds for removing what a failed creation has left. If the host takes longer, the deletion of the machine removes
+the rest."""
 log = structlog.get_logger()
 
 

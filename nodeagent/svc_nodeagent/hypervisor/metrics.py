@@ -62,7 +62,7 @@ class Bucket:
     start: int
     watched: float = 0.0
     cpu_seconds: float = 0.0
-    """For one vCPU: cpu time divided by the number of vCPUs."""
+    """Per vCPU: the processor time divided by the number of vCPUs."""
     memory_mib_seconds: float = 0.0
     memory_watched: float = 0.0
     disk_read: float = 0.0

@@ -65,15 +65,17 @@ from svc_nodeagent.protocol import (
 SILENCE_SECONDS = 60.0
 """How long the other host may take for a piece."""
 TAKEN_IN_SECONDS = 300.0
-"""How long it may take, once it has everything, to create the machine."""
+"""How long the other host may take to create the machine, once it has received everything."""
 _PIECE: Final = struct.Struct(">QI")
 _PIECE_BYTES: Final = 1024 * 1024
 _MOST_HEADER: Final = 16 * 1024
 _LOOKED_AT_EVERY: Final = 64 * 1024 * 1024
-"""Bytes between two checks of the room: a percent of a large disk may be more than a short disk has."""
+"""Bytes between two checks of the free space: one percent of a large disk may be more than a nearly full file system
+has."""
 _MOST_LAYERS: Final = 1 + 50
-"""A disk and all the snapshots that a machine may ever have had (the largest `most_snapshots`), which are in its file;
-deleted ones have left room in it. A target beyond that size is bounded by the check of the free room."""
+"""A disk and all snapshots that a machine may ever have had (at most `most_snapshots`): these are in the disk's file,
+and deleted ones have left unused space in it. Beyond this size the transfer is limited only by the check of the free
+space."""
 _TAKEN_IN: Final = b"\n"
 _CLOSING_SECONDS: Final = 5.0
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]

@@ -23,14 +23,15 @@ from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.protocol import FailureCode
 
 TPM_STATES: Final = Path("/var/lib/libvirt/swtpm")
-"""libvirt's own place (9.0 allows no other); a folder for each machine, by its UUID."""
+"""libvirt's own folder (version 9.0 allows no other), with a folder for each machine, named by its UUID."""
 _AUTHORITY: Final = Path("/var/lib/swtpm-localca")
-"""The node's authority, which signs the certificates of its TPMs. Debian gives the folder to swtpm's account."""
+"""The node's certificate authority, which signs the certificates of its TPMs. Debian's package makes swtpm's account
+the owner of the folder."""
 PACKED: Final = "platform.tar"
-"""The name of a packed state in a copy, and next to disks that are kept."""
+"""The name of a packed state in a copy, and of the one next to disks that are kept."""
 MOST_BYTES: Final = 32 * 1024 * 1024
 _MOST_FILES: Final = 4
-"""swtpm has one file or two (`tpm2-00.permall`, and one of an earlier version)."""
+"""swtpm has one or two files (`tpm2-00.permall`, and one of an earlier version)."""
 _NVRAM: Final = "nvram.fd"
 _TPM: Final = "tpm2"
 _TPM_FILE: Final = re.compile(r"tpm2/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

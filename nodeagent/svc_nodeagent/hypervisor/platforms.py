@@ -19,7 +19,8 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import PLATFORM_FEATURES, TPM_FEATURE, FailureCode, Firmware, Platform, Tpm
 
 DESCRIPTIONS: Final = (Path("/etc/qemu/firmware"), Path("/usr/share/qemu/firmware"))
-"""Where QEMU's firmwares are described. A file in the first folder replaces one of the same name in the second."""
+"""The folders with descriptions of QEMU's firmware images. A file in the first folder replaces a file of the same name
+in the second."""
 TPM_PROGRAMS: Final = ("swtpm", "swtpm_setup")
 _PACKAGES: Final = {Firmware.UEFI.value: "ovmf", Firmware.UEFI_SECURE.value: "ovmf", TPM_FEATURE: "swtpm-tools"}
 _NAMES: Final = {

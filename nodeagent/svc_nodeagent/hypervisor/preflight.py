@@ -74,7 +74,7 @@ class NetworkFeatures:
     found: tuple[str, ...]
     lacks: dict[str, str]
     kernel_bridges: bool
-    """The kernel can guard bridged NICs, whether or not there is a bridge."""
+    """Whether the kernel can guard bridged NICs, even if there is no bridge."""
 
     def uplink(self, bridge: str | None) -> Uplink | None:
         """What bridged NICs are plugged into, existing or not: the taps of running guests stay while it is away.

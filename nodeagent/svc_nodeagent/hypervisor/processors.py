@@ -16,11 +16,11 @@ class Accelerator(StrEnum):
 
 
 _BASELINE = "Nehalem"
-"""x86-64-v2: current distributions need it, and every host of the last decade has it. The emulator's own default is
-older."""
+"""x86-64-v2: current distributions need it, and every host of the last decade supports it. The emulator's own default
+is older."""
 
 _ELEMENT = re.compile(r"^  <cpu\b[^>]*(?:/>|>.*?^  </cpu>)$", re.MULTILINE | re.DOTALL)
-"""As libvirt writes it, one level below the domain; `cputune` is another element."""
+"""The element as libvirt writes it, one level below the domain; `cputune` is another element."""
 
 
 def cpu_element(mode: CpuMode, accelerator: Accelerator) -> ElementTree.Element:

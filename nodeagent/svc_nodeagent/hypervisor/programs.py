@@ -30,12 +30,12 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 MOST_OUTPUT: Final = 64 * 1024 * 1024
 _SHOWN_ERROR_CHARACTERS = 400
 _MOST_ERROR_BYTES: Final = 64 * 1024
-"""The bytes of its last error output that are read."""
+"""How many bytes of the end of its error output are read."""
 _MOST_COMPLAINTS: Final = 1024 * 1024
-"""Bytes on its standard error after which the kernel refuses more."""
+"""The most bytes on its standard error; the kernel refuses more."""
 _TERMINATE_SECONDS: Final = 5.0
 _MOST_MEMORY: Final = {"qemu-img": 2 * 1024**3}
-"""Memory in bytes of a program that reads files made by others. A check of the largest disk takes 0.5 GiB."""
+"""The most bytes of memory of a program that reads files made by others. A check of the largest disk takes 0.5 GiB."""
 log = structlog.get_logger(__name__)
 
 

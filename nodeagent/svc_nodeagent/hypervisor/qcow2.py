@@ -12,7 +12,7 @@ from typing import Final
 
 _HEADER: Final = struct.Struct(">4sIQIIQIIQQIIQQQQ")
 """magic, version, backing file's offset and length, cluster bits, virtual size, encryption, entries and offset of the
-L1 table, offset and clusters of the refcount table, snapshots and their offset; of version 3 the incompatible,
+L1 table, offset and clusters of the refcount table, snapshots and their offset; and from version 3 on the incompatible,
 compatible and autoclear features. Big-endian."""
 _VERSION_2_BYTES: Final = 72
 _DIRTY: Final = 1
@@ -22,8 +22,8 @@ _COMPRESSION_TYPE: Final = 8
 _MOST_L1_BYTES: Final = 32 * 1024 * 1024
 """QEMU's own limit."""
 _MOST_SNAPSHOTS: Final = 256
-"""A machine has at most 50 (`most_snapshots`), and interrupted steps leave few more. qemu-img takes half a minute to
-read 65,535."""
+"""A machine has at most 50 snapshots (`most_snapshots`), and interrupted steps leave few more. qemu-img takes half a
+minute to read 65,535 of them."""
 _MOST_VIRTUAL_BYTES: Final = 16 * 1024**4
 
 

@@ -39,11 +39,12 @@ from svc_nodeagent.protocol import (
 )
 
 FIRST_START_SECONDS = 45.0
-"""For installing a new system and starting it, which an end of the operation does not cut short. If it takes longer,
-the controller's restart of machines that should run takes over. It is below the time that service managers give an
-agent to stop."""
+"""Seconds for installing a new system and starting it, even if the operation ends meanwhile. If it takes longer, the
+controller takes over: it starts machines that should run. Less than the time that service managers give an agent to
+stop."""
 ABANDON_SECONDS = 20.0
-"""For removing the disk of an undecided reinstallation; what stays is removed by the next one."""
+"""Seconds for removing the disk of a reinstallation that was not decided; a disk that stays is removed by the next
+reinstallation."""
 log = structlog.get_logger()
 
 

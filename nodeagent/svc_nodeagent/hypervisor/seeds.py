@@ -29,8 +29,8 @@ from svc_nodeagent.protocol import GuestAddress, NicSpec
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
 WORKSHOP = ".seed"
-"""The folder, next to the seed, in which it is assembled, for root alone: it holds the password's hash. A machine has
-one seed at a time."""
+"""The folder next to the seed in which the seed is assembled. Only root can read it, because it contains the password's
+hash. A machine has one seed at a time."""
 _CONTENT = "content"
 
 

@@ -45,7 +45,7 @@ from svc_nodeagent.protocol import (
 )
 
 _DISK_SECONDS: Final = 1200.0
-"""For one disk: the work is that of a table of a fixed share of the disk, 64 KiB a GiB."""
+"""Seconds for one disk. The work depends on a table whose size is a fixed share of the disk, 64 KiB per GiB."""
 _THAW_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 _WORD: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|(\S+)', re.ASCII)
 _WHITE: Final = " \t\v\f\r"
-"""Apache's white space. Python's has more characters, and would find comments where Apache does not."""
+"""Apache's white space. Python's contains more characters, and would find comments where Apache finds none."""
 _OPENS: Final = re.compile(r"<([A-Za-z]+)(?![^ \t\v\f\r>])")
 _CLOSES: Final = re.compile(r"</([A-Za-z]+)>")
 MOST_DEPTH: Final = 32
-"""Nesting of sections. Each line names those around it, so their number is limited."""
+"""The deepest nesting of sections. Each line refers to all sections around it, so their number is limited."""
 TOO_DEEP: Final = f"it lies in more than {MOST_DEPTH} sections"
 _SECTIONS: Final = {
     *("files", "filesmatch", "if", "elseif", "ifmodule", "ifdefine", "ifversion", "iffile", "ifdirective", "ifsection"),

@@ -15,7 +15,7 @@ from typing import Final
 MOST_BYTES: Final = 32 << 10
 _MOST_LINES: Final = 1000
 MOST_LOGINS: Final = 100
-"""Per path, as for a site's protected paths."""
+"""The most logins per path, as for a site's protected paths."""
 _MOST_LEFT: Final = 50
 _LOGIN: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _WHITE: Final = " \t\v\f\r"

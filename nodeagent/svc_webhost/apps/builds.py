@@ -13,7 +13,7 @@ from typing import Final
 from uv import find_uv_bin
 
 SCRIPT: Final = r"[A-Za-z0-9][A-Za-z0-9:._-]*"
-"""A script in package.json; cannot be mistaken for an option of npm."""
+"""The name of a script in package.json. It cannot be mistaken for an option of npm."""
 _PYTHON: Final = "/usr/bin/python3"
 _NPM: Final = "/usr/bin/npm"
 

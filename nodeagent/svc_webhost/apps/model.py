@@ -15,10 +15,10 @@ from svc_webhost.site_logs import site_log
 from svc_webhost.site_runtime import service_name, site_service, site_socket
 
 KIND: Final = "app-"
-"""Prefix of its services' names, after the site's prefix."""
+"""The prefix of the names of an application's services, after the site's prefix."""
 LOG: Final = "app"
 STOP_SECONDS: Final = 30.0
-"""For requests in progress to be answered."""
+"""How long requests in progress may take when the application is stopped."""
 SERVE_PYTHON: Final = Path(__file__).with_name("serve_python.py")
 SERVE_NODE: Final = Path(__file__).with_name("serve_node.cjs")
 

@@ -23,17 +23,17 @@ from svc_common.outbound import AddressRefused, Outbound
 
 _HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
 _NUMBER: Final = r"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
-"""Number of a port."""
+"""The number of a port."""
 _PATH: Final = r"[A-Za-z0-9._~+/-]+"
 _SSH_USER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 URL: Final = (
     rf"(?:https://{_HOST}(?::{_NUMBER})?/{_PATH}|ssh://{_SSH_USER}@{_HOST}(?::{_NUMBER})?/{_PATH}"
     rf"|{_SSH_USER}@{_HOST}:{_PATH})"
 )
-"""Without credentials, since the URL is shown and stored. Git hosts show the last form for repositories fetched by
-SSH."""
+"""Without credentials, since the URL is shown and stored. Git hosts show the last form for repositories
+that are fetched by SSH."""
 REF: Final = r"[A-Za-z0-9](?:[A-Za-z0-9_/-]|\.(?!\.|/|lock(?:/|$)))*"
-"""A branch, a tag or a commit (git-check-ref-format(1)); neither an option nor two names."""
+"""A branch, a tag or a commit (git-check-ref-format(1)). It cannot be an option, or two names."""
 _GIT: Final = "/usr/bin/git"
 _PYTHON: Final = "/usr/bin/python3"
 _PORT: Final = 443
@@ -41,7 +41,7 @@ SSH_PORT: Final = 22
 _RELAY: Final = Path(__file__).with_name("git_relay.py")
 _STALLED_SECONDS: Final = 30
 _STALLED_BYTES: Final = 1000
-"""Bytes per second: a server that stays below that for so long counts as one that does not answer."""
+"""Bytes per second: a server that sends fewer for the stall time counts as one that does not answer."""
 
 
 class RepositoryRefused(Exception):  # noqa: N818 - named for what it says

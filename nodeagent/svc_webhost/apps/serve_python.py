@@ -15,7 +15,7 @@ import sys
 from importlib import import_module
 
 SOCKET = 3
-"""Where gunicorn expects an inherited socket, as in sd_listen_fds(3)."""
+"""The descriptor at which gunicorn expects an inherited socket, as in sd_listen_fds(3)."""
 
 
 def main(interface: str, entry: str) -> None:

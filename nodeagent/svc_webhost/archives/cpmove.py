@@ -35,7 +35,7 @@ _USER: Final = re.compile(r"((?:[^/]+/)?)cp/([^/]+)")
 _OF_HOST: Final = frozenset(
     {"mail", "etc", "logs", "tmp", "ssl", "access-logs", "public_ftp", "cpanel_ftp", "perl5", "lscache", "www"}
 )
-"""Folders of a home that belong to the old host's panel."""
+"""Folders of a home that belong to the old host's control panel."""
 
 
 def read(survey: Survey) -> Account | None:

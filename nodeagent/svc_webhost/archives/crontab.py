@@ -26,9 +26,9 @@ _MACROS: Final = {
     "@annually": "0 0 1 1 *",
 }
 _REDIRECTION: Final = re.compile(r"(?<!\s)\s*(?:(?<![0-9])[0-9]*|&)>>?\s*(?:&[0-9]|/dev/null|\S+)")
-"""Anchored at the first blank or digit: trying each of them in turn would take quadratic time."""
+"""Anchored at the first blank or digit, because trying each of them in turn would take quadratic time."""
 _LONGEST: Final = 1000
-"""Characters of a command, which shlex processes one by one."""
+"""The most characters of a command: shlex processes them one by one."""
 _PHP: Final = re.compile(r"(?:.*/)?(?:ea-|alt-|lsphp)?php(?:-cli)?[0-9.]*(?:-cli)?")
 _PYTHON: Final = re.compile(r"(?:.*/)?python[0-9.]*")
 _FETCHERS: Final = re.compile(r"(?:.*/)?(?:wget|curl|lynx|fetch|GET)")

@@ -27,7 +27,7 @@ PHP: Final = "svc-import/php.json"
 WANTED: Final = re.compile(f"{re.escape(DESCRIPTION)}|{re.escape(PHP)}")
 MARKED: Final = re.compile(r"svc-import/[^/]+\.sql")
 HOME: Final = "svc-home "
-"""Start of the line with the account's home, among lines of .htaccess files."""
+"""How the line with the account's home starts, which is sent among lines of .htaccess files."""
 _MOST_PASSWORDS: Final = 20
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 MOST_ITEMS: Final = 2000
-"""Per archive and kind: no customer's account has more."""
+"""The most items of each kind in an archive: no customer's account has more."""
 DOMAIN: Final = re.compile(r"(?=.{3,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})+", re.UNICODE)
 
 
@@ -57,20 +57,20 @@ class FoundSite:
     home: list[str] = field(default_factory=list)
     php: str | None = None
     extensions: list[str] = field(default_factory=list)
-    """PHP extensions that its own files require."""
+    """PHP extensions that the site's own files require."""
     command_line_php: str | None = None
     command_line_extensions: list[str] = field(default_factory=list)
-    """Of the old host's command line, which may have another PHP than its websites."""
+    """PHP extensions of the old host's command line, which may use another PHP than its websites."""
     wordpress: str | None = None
-    """The path of its wp-config.php."""
+    """The path of the site's wp-config.php."""
     applications: list[str] = field(default_factory=list)
-    """Configurations of other applications, which must be changed by hand."""
+    """Configuration files of other applications, which have to be changed by hand."""
     database: str | None = None
-    """The database that its wp-config.php names."""
+    """The database named in the site's wp-config.php."""
     files: int = 0
     size: int = 0
     old_home: str | None = None
-    """The account's home on the other host, which absolute links and tasks refer to."""
+    """The account's home on the other host, to which absolute links and tasks refer."""
     home_in_archive: str = ""
 
 

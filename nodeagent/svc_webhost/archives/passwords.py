@@ -23,7 +23,7 @@ from svc_webhost.archives.placing import below, link_target, placed_at
 WANTED: Final = re.compile(r"(?:.*/)?\.htaccess")
 _MOST: Final = 200
 _MOST_NAMED: Final = 200
-"""Characters of a path."""
+"""The most characters of a path in a message."""
 _PUBLIC: Final = "public"
 
 

@@ -17,9 +17,9 @@ from typing import Final
 from svc_webhost.archives.model import FoundSite
 
 ASIDE: Final = "private/.svc-import"
-"""Folder in a site for its unpacked files, dumps and certificates until they are used."""
+"""The folder in a site that contains its unpacked files, dumps and certificates until they are used."""
 _OWN: Final = frozenset({"public", "private", "tmp", "releases", "shared", "logs"})
-"""Folders of a site with a fixed meaning."""
+"""Folders of a site that have a fixed meaning."""
 
 
 def below(folder: str, path: str) -> str | None:

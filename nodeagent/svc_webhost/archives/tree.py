@@ -14,7 +14,7 @@ from svc_webhost.archives.model import Account, Format, FoundDatabase, FoundSite
 
 MARKED: Final = re.compile(r"(?:[^/]+/){0,4}index\.(?:php|html?)|(?:[^/]+/){0,3}[^/]+\.sql(?:\.gz|\.bz2|\.xz|\.zst)?")
 NO_DOMAIN: Final = "site.invalid"
-"""Placeholder for an unknown domain; no site may have it."""
+"""A placeholder for an unknown domain; no site may have this name."""
 _DUMP: Final = re.compile(r"(?:.*/)?([^/]+)\.sql(?:\.gz|\.bz2|\.xz|\.zst)?")
 _USUAL: Final = ("public_html", "httpdocs", "htdocs", "www", "public", "web", "html")
 

@@ -14,7 +14,7 @@ from svc_webhost.archives.model import MOST_ITEMS, FoundRecord, FoundZone
 
 _CLASSES: Final = frozenset({"IN", "CH", "HS"})
 _TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)(?:"|\\?\Z)|([^\s"]+)')
-"""A string without a closing quote extends to the end of its line."""
+"""A quoted string without a closing quote extends to the end of its line."""
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LEAST_TTL, _MOST_TTL, _DEFAULT_TTL = 60, 604_800, 14_400
 _LONGEST_LINE: Final = 70_000

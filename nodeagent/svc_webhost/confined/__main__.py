@@ -25,7 +25,7 @@ from svc_webhost.confined.serve import serve
 
 _MESSAGE: Final = 4096
 _NEEDED_LATER: Final = ("utf-8", "cp437", "ascii", "latin-1")
-"""Encodings are modules, which a helper can no longer load."""
+"""Encodings are Python modules, which a helper can no longer load after it is confined."""
 
 
 def main() -> None:

@@ -27,13 +27,13 @@ from svc_webhost.confined.tree import BLOCK
 MAX_ENTRIES: Final = 250_000
 MAX_BYTES: Final = 64 << 30
 MAX_RATIO: Final = 200
-"""Contents may be so many times as large as their archive. Text reaches 20 to 60; deflate's maximum is 1,032."""
+"""The content may be this many times as large as its archive. Text reaches 20 to 60; deflate's maximum is 1,032."""
 ALWAYS_ALLOWED: Final = 64 << 20
-"""Bytes that a small archive may hold at any ratio."""
+"""Bytes that the content of a small archive may have at any ratio."""
 MAX_NAME_RECORD: Final = 64 << 10
-"""Bytes of a pax or GNU record, which carry names that are too long for a header."""
+"""The most bytes of a pax or GNU record; such records contain names that are too long for a header."""
 MAX_DIRECTORY: Final = 48 << 20
-"""Bytes of a zip file's directory, which is read as a whole."""
+"""The most bytes of a zip file's directory, which is read as a whole."""
 MAX_TARGET: Final = 4096
 
 _TAR_BLOCK: Final = 512

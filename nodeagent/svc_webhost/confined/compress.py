@@ -25,7 +25,7 @@ _EARLIEST_ZIP: Final = (1980, 1, 1, 0, 0, 0)
 _LATEST_ZIP: Final = (2107, 12, 31, 23, 59, 58)
 
 Pack = Callable[[str, os.stat_result, IO[bytes] | None, str | None], None]
-"""Add one entry: its name in the archive, its stat, a file's content, a link's target."""
+"""Adds one entry, given its name in the archive, its stat, the content of a file, and the target of a link."""
 
 
 def compress(tree: Tree, request: Compress) -> dict[str, Any]:

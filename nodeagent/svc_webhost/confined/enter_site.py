@@ -42,7 +42,7 @@ _CLONE_NEWIPC: Final = 0x0800_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1 << 1, 1 << 2, 1 << 3
 _MS_BIND, _MS_REC, _MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 _SYS_MOUNT_SETATTR: Final = 442
-"""The same on every architecture; since 5.12."""
+"""The number is the same on every architecture; the call exists since Linux 5.12."""
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
 _ATTR_RDONLY, _ATTR_NOSUID = 0x1, 0x2
@@ -50,12 +50,12 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _EMPTIED: Final = ("/home", "/root", "/media", "/mnt", "/run/user", "/run/dbus", "/run/svc-host", "/sys/fs/cgroup")
-"""People's files; systemd on the bus, and control groups, which show everybody's processes."""
+"""Hidden are people's files; systemd on the bus; and control groups, which show everybody's processes."""
 _OWN: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each gets a file system of its own
 _OWN_SIZE: Final = "size=256m,nr_inodes=64k"
 _OOM_SCORE, _OOM_SCORE_OF_COMMANDS = "500", "900"
-"""If the whole server runs out of memory, a site is killed before the services of all sites; and if a site's group
-does, a build or a task is killed before the programs that serve its visitors."""
+"""If the whole server runs out of memory, programs of a site are killed before the services that all sites share. If a
+site's group does, a build or a task is killed before the programs that serve the site's visitors."""
 _FAILED: Final = 126
 
 

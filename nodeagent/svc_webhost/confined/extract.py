@@ -25,7 +25,7 @@ _MAX_LEVELS: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _PUBLIC: Final = b"public"
 _LATEST: Final = 1 << 33
-"""A later time (year 2242) is an error in the archive."""
+"""A later time (after the year 2242) is an error in the archive."""
 
 
 def extract(tree: Tree, request: Extract) -> dict[str, Any]:

@@ -49,13 +49,13 @@ _TELL_SECONDS: Final = 10.0
 _MOST_ANSWERED: Final = 1 << 16
 _ECHO: Final = "svc-import"
 _NO_SHELL: Final = ("exec request failed", "request failed on channel")
-"""OpenSSH's errors if the other host runs no commands at all."""
+"""OpenSSH's messages if the other host does not run commands at all."""
 _NO_DUMP: Final = (
     "The database was not dumped: the account there may only transfer files. Fetch the site without its database, and "
     "import a dump of it afterwards."
 )
 _HARMLESS: Final = ("changed as we read it", "removed before we read it")
-"""GNU tar's messages about a site that is used meanwhile; its exit status is then 1."""
+"""GNU tar's messages about a site that is in use while it is packed; its exit status is then 1."""
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ from svc_webhost.confined.tree import (
 FILE_MODE: Final = 0o644
 FOLDER_MODE: Final = 0o755
 MODES: Final = 0o1777
-"""Without set-uid and set-gid: programs in a site run as its own account."""
+"""Modes without the set-uid and set-gid bits: programs in a site run as the site's own account."""
 KEPT_SECONDS: Final = 2 * 86_400
 """Anything older in the temporary folder was left by an interrupted operation."""
 

@@ -11,11 +11,11 @@ from svc_webhost.confined.protocol import TEMPORARY, FileError
 from svc_webhost.confined.tree import MAX_DEPTH, Tree, held, translate_errors
 
 _MOST_SEEN = 500_000
-"""Folders and files."""
+"""The most folders and files that are looked at."""
 _MOST_FOUND = 500
 _MOST_BYTES = 4 << 20
 _MOST_TOLD = 100 << 10
-"""Characters in paths of folders, and in links: each file is compared with all of them."""
+"""The most characters in paths of folders, and in links: each found file is compared with all of them."""
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ from svc_webhost.htaccess.verdicts import Redirected
 
 NAME: Final = ".htaccess"
 MOST_TEXT: Final = 256 << 10
-"""Bytes of one file."""
+"""The most bytes of one file."""
 MOST_LINES: Final = 10_000
-"""Of a site. The core, which serves everybody, reads the verdicts about all of them."""
+"""The most lines of a site. The core, which serves everybody, reads the verdicts about all of them."""
 _MOST_TOLD: Final = 4 << 20
-"""Bytes of the answer."""
+"""The most bytes of the answer."""
 _MOST_WISHES: Final = 1000
-"""More than a site can have of all that is wished for."""
+"""More wishes than a site can have settings of all these kinds."""
 _LONGEST: Final = 1000
-"""Characters of a line's text, and of the reason."""
+"""The most characters of a line's text, and of the reason."""
 _NO_PASSWORDS: Final = "no passwords came along"
 
 
@@ -73,7 +73,7 @@ class _Told:
     def __init__(self) -> None:
         self.files: list[bytes] = []
         self.full = False
-        """There are lines that are not told."""
+        """Whether there are lines that were left out of the answer."""
         self._lines = self._size = self._wishes = 0
 
     def add(self, path: str, lines: list[DirectiveVerdict]) -> None:

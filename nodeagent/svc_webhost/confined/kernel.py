@@ -29,9 +29,9 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 LOWEST_ABI: Final = 2
-"""Landlock's first version denies every rename from one folder into another."""
+"""The lowest usable version of Landlock: its first version denies every rename from one folder into another."""
 _RACES: Final = 64
-"""How often a lookup is repeated if a parent of the path was renamed meanwhile (openat2(2), EAGAIN)."""
+"""How often a lookup is repeated if a parent of the path was renamed during it (openat2(2), EAGAIN)."""
 
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _WRITE_FILE, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
@@ -40,7 +40,8 @@ _ALLOWED: Final = (
     _READ_FILE | _READ_DIR | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE
     | _MAKE_DIR | _MAKE_REG | _MAKE_SYM | _REFER | _TRUNCATE
 )  # fmt: skip
-"""Allowed below the root. Running programs and creating devices, sockets and pipes are handled, and allowed nowhere."""
+"""The rights that are allowed below the root. Running programs and creating devices, sockets and pipes are handled as
+well, but allowed nowhere."""
 
 
 class _OpenHow(ctypes.Structure):

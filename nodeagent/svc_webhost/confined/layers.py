@@ -21,7 +21,7 @@ from svc_webhost.confined.protocol import Failed, FileError
 _INPUT: Final = 1 << 18
 _OUTPUT: Final = 1 << 20
 _MOST_WINDOW: Final = 25
-"""Window of zstd, as a power of two: 32 MiB. Only `zstd --ultra --long` uses more."""
+"""The largest window of zstd, as a power of two: 32 MiB. Only `zstd --ultra --long` uses a larger one."""
 _ZSTD_D_WINDOW_LOG_MAX: Final = 100
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", ZSTD: "zstd"}

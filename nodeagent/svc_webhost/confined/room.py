@@ -12,7 +12,7 @@ from typing import Final
 
 SPARE: Final = 256 << 20
 _SHARE: Final = 50
-"""Bytes to leave free on the disk, above all for the databases of all sites; on a small disk a fiftieth of it."""
+"""On a small disk a fiftieth of it stays free, instead of `SPARE` bytes: above all for the databases of all sites."""
 _BLOCK: Final = 1 << 20
 
 

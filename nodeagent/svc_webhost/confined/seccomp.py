@@ -30,7 +30,7 @@ _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
 
 _MACHINES: Final = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
-"""By machine (uname(2)): the column of `_CALLS`, and AUDIT_ARCH_*."""
+"""For each machine type (uname(2)): the column of `_CALLS`, and the value of AUDIT_ARCH_*."""
 _NEWEST: Final = 452
 """fchmodat2(2), of Linux 6.6."""
 
@@ -80,7 +80,7 @@ _CALLS: Final = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
-"""Denied with EPERM, whatever the arguments. None: the machine has no such call."""
+"""System calls that are denied with EPERM, whatever their arguments. None: this machine type has no such call."""
 _CLONE: Final = (56, 220)
 _CLONE3: Final = (435, 435)
 _UNSHARE: Final = (272, 97)
@@ -91,15 +91,15 @@ _SOCKETPAIR: Final = (53, 199)
 _NEW_NAMESPACES: Final = 0x7E02_0000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _NEW_TIME: Final = 0x80
-"""CLONE_NEWTIME: for unshare(2) alone; for clone(2) it is part of a signal's number."""
+"""CLONE_NEWTIME is valid only for unshare(2): for clone(2) the same bit is a part of a signal's number."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-"""They type into a terminal in another's name."""
+"""These ioctl requests type into a terminal in another user's name."""
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_TYPE_MASK, _SOCK_RAW = 0xF, 3
 _PROTOCOLS: Final = (0, 1, 6, 17, 58)
-"""The default one, ICMP, TCP, UDP and ICMPv6. Others make the kernel load their module."""
+"""Allowed are the default protocol, ICMP, TCP, UDP and ICMPv6. Others would make the kernel load their modules."""
 _NETLINK_ROUTE: Final = 0
-"""Lists network addresses: getifaddrs(3) and getaddrinfo(3) use it."""
+"""Allowed because getifaddrs(3) and getaddrinfo(3) use it to list network addresses."""
 
 _LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_ANY, _AND, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -109,7 +109,7 @@ _KILL_PROCESS: Final = 0x8000_0000
 _ERRNO: Final = 0x0005_0000
 
 Instruction = tuple[int, int, int, int]
-"""code, jt, jf and k of struct sock_filter (linux/filter.h)."""
+"""The fields code, jt, jf and k of struct sock_filter (linux/filter.h)."""
 Block = list[Instruction]
 
 

@@ -26,12 +26,12 @@ _END_OF_FILE, _NO_SUCH_FILE = 1, 2
 _HAS_SIZE, _HAS_OWNER, _HAS_MODE, _HAS_TIMES, _HAS_MORE = 0x1, 0x2, 0x4, 0x8, 0x8000_0000
 _TO_READ: Final = 0x1
 _BLOCK: Final = 1 << 15
-"""Bytes of a file per request: every server supports as many."""
+"""Bytes of a file per request; every server supports this many."""
 _MOST_OF_AN_ANSWER: Final = 1 << 18
 _BLOCKS_AHEAD: Final = 32
 _FILES_AHEAD: Final = 32
 _MOST_ENTRIES: Final = 1_000_000
-"""Per folder."""
+"""The most entries of a folder."""
 
 
 class EndedError(Exception):
@@ -69,7 +69,7 @@ class SftpClient:
         self._received = bytearray()
         self._number = 0
         self._early: dict[int, tuple[int, bytes]] = {}
-        """Answers to later requests than the awaited one."""
+        """Answers that arrived before their turn: to later requests than the awaited one."""
         self._awaited: set[int] = set()
         self._unwanted: set[int] = set()
 
@@ -221,7 +221,7 @@ class _File:
         self._handle: bytes | None = None
         self._refused: RefusedError | None = None
         self._asked: deque[tuple[int, int, int]] = deque()
-        """Blocks in flight, in order: number of the request, offset, length."""
+        """The blocks in flight, in order: the number of the request, offset and length."""
         self._next = 0
 
     def begin(self) -> None:

@@ -12,7 +12,7 @@ from svc_webhost.confined.other_host import FetchError, printable
 from svc_webhost.confined.sftp_client import Entry, RefusedError, SftpClient
 
 _MOST_WAITING: Final = 1_000_000
-"""Folders known but not yet read: protects against a server that lists ever more of them."""
+"""The most folders that are known but not read yet: protects against a server that lists ever more of them."""
 
 
 class TreeEntry(NamedTuple):

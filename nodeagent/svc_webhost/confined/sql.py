@@ -63,7 +63,7 @@ _LIMITS: Final = {
 }
 _READABLE: Final = ("/usr", "/etc")
 _INTERPRETERS: Final = "/lib*/ld-*.so.*"
-"""The program loader: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1."""
+"""The program loader, such as ld-linux-x86-64.so.2 or ld-linux-aarch64.so.1."""
 
 _OWN_DUMP: Final = re.compile(rb"(/\*M!999999|-- (MariaDB|MySQL) dump )")
 _DEFINER: Final = re.compile(rb"DEFINER=`[^`\n]*`@`[^`\n]*`")

@@ -24,9 +24,10 @@ import re
 from typing import Final
 
 LOOKED: Final = "holds "
-"""Start of the line with the bytes of SQL of a checked file."""
+"""How the line starts that reports the bytes of SQL of a checked file."""
 HEAD: Final = 1 << 13
-"""Bytes in which a writer names itself: comments and warnings of other programs may come before."""
+"""The first bytes of a file, in which the program that wrote it names itself; comments and warnings of other programs
+may come before that."""
 _UTF_8: Final = b"\xef\xbb\xbf"
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 _ENGINES: Final = {"mariadb": "MariaDB or MySQL", "postgresql": "PostgreSQL"}
@@ -58,7 +59,7 @@ _PHPMYADMIN_SETS: Final = {
     ),
 }
 _CODE: Final = (b"/*!", b"/*M!")
-"""Starts of comments that MariaDB and MySQL run as statements."""
+"""How comments start that MariaDB and MySQL execute as statements."""
 _FIRST: Final = re.compile(rb"[(\\;/]|[A-Za-z]+(?![^\s(;/`\"'@:*=.+-])")
 """The start of a statement, or of a psql command."""
 
@@ -74,11 +75,11 @@ class SqlLook:
         self._dialect = dialect
         self.size = 0
         self._named: set[str] = set()
-        """The writer that named itself in the head."""
+        """The program that named itself at the start of the file."""
         self._open: set[str] = set()
-        """Writers whose dump has started and not ended."""
+        """The programs whose dump has started and not ended."""
         self._awaited: set[bytes] = set()
-        """Lines that must still come before the end of a phpMyAdmin dump."""
+        """Lines that still have to come before the end of a phpMyAdmin dump."""
         self._phpmyadmin = False
         self._in_comment = False
         self._has_statement = False

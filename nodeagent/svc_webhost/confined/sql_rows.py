@@ -15,12 +15,12 @@ import re
 from typing import Final
 
 ROWS: Final = "rows "
-"""Start of the line with a table's row count."""
+"""How the line starts that reports a table's row count."""
 MOST_TABLES: Final = 5000
 _LEAST: Final = 1 << 18
-"""Bytes to collect before they are parsed."""
+"""Bytes that are collected before they are parsed."""
 _LONGEST: Final = 64 << 20
-"""Of a row: servers accept no longer ones (max_allowed_packet of the client)."""
+"""The most bytes of a row: servers accept no longer ones (max_allowed_packet of the client)."""
 _LONGEST_HEAD: Final = 1 << 16
 _NAME: Final = rb"(?:`[^`]+`\s*\.\s*)?(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[A-Za-z0-9_$]+))"
 _STATEMENT: Final = re.compile(
@@ -34,7 +34,8 @@ _INTO: Final = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE)\s+){0,3}INTO\s+" + _NAME + rb"[\s(]",
     re.IGNORECASE,
 )
-"""No other words between: such a pattern would be searched for in all following statements."""
+"""No other words are allowed in between: a pattern that allows them would be searched for in all following
+statements."""
 _STRING: Final = rb"'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\""
 # Possessive quantifiers: an incomplete row is scanned only once. Functions in a row may have arguments in brackets.
 _ROW: Final = re.compile(
@@ -53,9 +54,9 @@ class RowCounter:
         self._text = b""
         self._at = 0
         self._filling: str | None = None
-        """The table whose rows come now."""
+        """The table whose rows come next."""
         self._odd = False
-        """Strings are not in the usual notation: nothing can be counted."""
+        """Whether strings are not in the usual notation: then nothing can be counted."""
 
     def feed(self, block: bytes) -> None:
         self._parts.append(block)

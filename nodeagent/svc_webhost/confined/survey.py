@@ -40,7 +40,7 @@ _REFUSED: Final = 3
 _MOST_TEXT: Final = 1 << 20
 _MOST_TEXTS: Final = 8 << 20
 _MOST_FOLDERS: Final = 8 << 20
-"""Bytes of the names of all folders."""
+"""The most bytes of the names of all folders together."""
 _MOST_LINKS: Final = 20_000
 _NAMED_LINKS: Final = 50
 _LIMITS: Final = {

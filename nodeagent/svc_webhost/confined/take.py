@@ -44,8 +44,8 @@ _BLOCK: Final = 1 << 18
 _CLOSED: Final = 0o700
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _SERVED: Final = 0o044
-"""The web server has another account, and must read all that visitors request, including scripts. Only the site's own
-account reads configurations."""
+"""The web server has another account, but must be able to read everything that visitors request, including scripts.
+Configuration files are readable only for the site's own account."""
 
 
 def main() -> int:

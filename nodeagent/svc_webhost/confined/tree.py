@@ -25,8 +25,8 @@ from svc_webhost.confined.protocol import TEMPORARY, Failed, FileError
 MAX_PATH: Final = 4096
 MAX_NAME: Final = 255
 MAX_DEPTH: Final = 200
-"""How many levels of folders are followed. A level costs a descriptor, of 1,024 that a helper has (`confine`), and two
-calls of `remove`, of 1,000 that Python allows by default."""
+"""How many levels of folders are followed. Each level takes a descriptor, of which a helper has 1,024 (`confine`), and
+two nested calls of `remove`, of which Python allows 1,000 by default."""
 BLOCK: Final = 1 << 18
 
 _FAILURES: Final = {
@@ -102,7 +102,7 @@ class Tree:
     def __init__(self, root: int) -> None:
         self.root = root
         self.changing = threading.Lock()
-        """Held while what others see of the site changes."""
+        """Held while anything changes that other requests can see of the site."""
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
         with translate_errors(path):

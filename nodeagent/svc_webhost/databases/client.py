@@ -18,9 +18,9 @@ from svc_webhost.programs import ENVIRONMENT, KILL_SECONDS
 
 STATEMENT_SECONDS: Final = 120.0
 MOST_ERROR_CHARACTERS: Final = 600
-"""Of an engine's error message, within ours."""
+"""The most characters of an engine's error message within our own."""
 _MOST_BYTES: Final = 16 << 20
-"""Of an answer: the core asks for names of databases, users and tables, and for counts."""
+"""The most bytes of an answer: the core asks only for names of databases, users and tables, and for counts."""
 
 
 async def ask_client(command: tuple[str, ...], sql: str, environment: Mapping[str, str] | None = None) -> str:

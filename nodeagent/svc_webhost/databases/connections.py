@@ -17,9 +17,10 @@ from svc_webhost.databases.server import EngineKind
 class Connections:
     site: int
     customer: int
-    """Also the maximum of a customer's users in the engine."""
+    """The connections of one customer; also the most users that a customer may have in the engine."""
     server: int
-    """Two customers who use up their limits leave some to others, and to the panel."""
+    """The connections of the server: if two customers use up their limits, some are left for others, and for the
+    panel."""
 
     def of_user(self, *, of_site: int, of_customer: int) -> int:
         """Of each user, given the numbers of users of its site and of its customer in the engine."""

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 THEN = "--then"
-"""Separates programs."""
+"""The argument that separates two programs."""
 _BLOCK = 1 << 20
 _TAIL = 4096
-"""The marker is within the last so many bytes: empty lines and psql's final commands follow it."""
+"""The marker is within this many bytes before the end: empty lines and psql's final commands follow it."""
 _LEVEL = 4
-"""A third faster than gzip's 6, and a few percent larger."""
+"""gzip's level: a third faster than level 6, and the result is a few percent larger."""
 
 
 def main() -> int:

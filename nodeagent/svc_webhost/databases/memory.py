@@ -29,18 +29,20 @@ from svc_webhost.site_use import group_use
 
 _MIB: Final = 1 << 20
 _STEP: Final = 256 * _MIB
-"""Shares are rounded to this: a balloon that changes the machine's size a little must not restart an engine."""
+"""Shares are rounded to this: if a balloon changes the machine's memory a little, that must not restart an engine."""
 SITE_BYTES: Final = 512 * _MIB
 """For all sessions of a site together."""
 SESSION_BYTES: Final = 256 * _MIB
-"""For one session: the largest packet (64 MiB) is held some three times while it is inserted."""
+"""The most bytes of one session: while the largest packet (64 MiB) is inserted, it is held in memory some three
+times."""
 LOOK_SECONDS: Final = 1.0
 IDLE_BYTES: Final = 16 * _MIB
-"""Idle sessions below this belong to an application's pool: they take some 3 MiB, most of them shared."""
+"""Idle sessions with less than this belong to an application's connection pool: they take some 3 MiB, most of it
+shared."""
 _RANKS: Final = 3
 """How many ranks `_rank` has."""
 RESERVE_BYTES: Final = SESSION_BYTES + 64 * _MIB
-"""Kept free below the group's limit: what one session may take until the next look."""
+"""Bytes kept free below the group's limit: as much as one session may take until the next look."""
 
 
 def share_of(machine: int) -> int:
@@ -52,8 +54,8 @@ def share_of(machine: int) -> int:
 
 SHARE_BYTES: Final = share_of(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 OWNER_BYTES: Final = min(1024 * _MIB, SHARE_BYTES)
-"""For one session of the panel itself in PostgreSQL: a row of 60 MB is held some eight times while it is written. With
-`SESSION_BYTES` the dump of such a row failed, and with it each backup of that site."""
+"""The most bytes of one session of the panel itself in PostgreSQL: while a row of 60 MB is written, it is held some
+eight times. With `SESSION_BYTES` the dump of such a row failed, and with it each backup of that site."""
 
 
 _USER: Final = re.compile(r"(?:owner_)?s[0-9]+_\w+")

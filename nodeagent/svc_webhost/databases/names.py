@@ -17,7 +17,8 @@ UserName = NewType("UserName", str)
 """An account of an engine."""
 
 LABEL: Final = r"[a-z][a-z0-9_]{0,31}"
-"""The customer's name of a database or a user. With prefixes it is shorter than PostgreSQL's 63 and MariaDB's 64."""
+"""The customer's name for a database or a user. With its prefixes it is shorter than PostgreSQL's limit of 63 and
+MariaDB's of 64."""
 _NAME: Final = re.compile(rf"s[1-9][0-9]{{0,14}}_{LABEL}")
 
 

@@ -23,7 +23,8 @@ from svc_webhost.databases.passwords import new_password
 from svc_webhost.databases.server import DatabaseError
 
 CONNECTIONS: Final = 8
-"""Per owner. A customer who reads the password of a running import gets at most that much of the engine."""
+"""The most connections per owner. If a customer reads the password of a running import, this is all of the engine that
+they can use with it."""
 _LOCK_SECONDS: Final = 10.0
 """How long a cancelled job waits for the lock of its owner."""
 

@@ -11,7 +11,7 @@ import hmac
 import secrets
 
 _ITERATIONS = 4096
-"""PostgreSQL's default; these passwords are random, and iterations do not make them harder to guess."""
+"""PostgreSQL's default. These passwords are random, so more iterations would not make them harder to guess."""
 
 
 def new_password() -> str:

@@ -19,7 +19,7 @@ from svc_webhost.site_runtime import SiteCommands
 _SQL: Final = Path(confined.__file__).resolve().with_name("sql.py")
 _PACKAGE: Final = _SQL.parents[1]
 _INTERPRETER: Final = os.path.realpath(sys.executable)
-"""The system's, rather than the link in a virtual environment, which is where the code is."""
+"""The system's interpreter. The link to it in a virtual environment is not used, because it is next to the code."""
 DUMP_SECONDS: Final = 3 * 3600.0
 LOOK_SECONDS: Final = 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0

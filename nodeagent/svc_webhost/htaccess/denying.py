@@ -21,18 +21,18 @@ from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import Denied, Opinion, blocks, past, translated
 
 _MOST: Final = 60
-"""Patterns of one expression."""
+"""The most patterns of one expression."""
 _LONGEST: Final = 32 << 10
 """Characters of an expression: `_MOST` texts of the longest pattern, with each character escaped, are 30,600."""
 _MOST_DEPTH: Final = 20
-"""Nested groups: a bound of the recursion, which the file's author chooses otherwise."""
+"""The most nested groups: otherwise the file's author would determine how deep the recursion goes."""
 _BEGIN, _END, _ANYTHING = "\x02", "\x03", "\x04"
-"""Stand for `^`, `$` and `.*` in the texts that an expression is written out to."""
+"""Placeholders for `^`, `$` and `.*` in the texts for which an expression stands."""
 _LONGEST_TEXT: Final = LONGEST_PATTERN + 4
-"""With anchors at its ends. A longer text is no pattern, whatever follows."""
+"""The longest pattern with anchors at both ends. A longer text cannot become a pattern, whatever follows."""
 _ESCAPED: Final = rf"\\[^A-Za-z0-9{_BEGIN}-{_ANYTHING}]"
 _CLASS: Final = re.compile(rf"{_ESCAPED}|[A-Za-z0-9_~@=,:&!/.$*+?()|]")
-"""A character of a class. One with a range, or of what is not in it, is not known."""
+"""A character of a class. Classes with a range, and negated classes, are not understood."""
 _TOKEN: Final = re.compile(
     rf"({_ESCAPED})|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])|\[((?:{_CLASS.pattern})+)\]"
 )

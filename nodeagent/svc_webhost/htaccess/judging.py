@@ -53,7 +53,7 @@ _ADDED: Final = {
     "referrer-policy": "strict-origin-when-cross-origin",
 }
 _SAYS_NOTHING: Final = {"x-powered-by", "server", "etag", "x-xss-protection", "x-ua-compatible", "ms-author-via"}
-"""Headers that browsers no longer read, or never did."""
+"""Headers that browsers no longer read, or have never read."""
 _HARMLESS: Final = {
     "expiresactive": "How long browsers keep files.",
     "expiresbytype": "How long browsers keep files.",
@@ -91,9 +91,10 @@ _DENIED_IN_UPLOADS: Final = {
     *("pl", "py", "jsp", "asp", "htm", "shtml", "sh", "cgi"),
 }
 _ANSWERED: Final = re.compile(r"(?:[45]\d\d) (?!https?:|ftp:)\S.*", re.DOTALL)
-"""Arguments of an ErrorDocument that keeps the status. A URL of a host would turn it into a redirect."""
+"""Arguments of an ErrorDocument that keep the status. A URL with a host would turn the error into a redirect."""
 _LEAST_BODY: Final = 1 << 20
-"""Bytes. A smaller limit protects something in the application; a larger one is about uploads, which nginx limits."""
+"""Bytes. A smaller limit is there to protect something in the application; a larger one is about uploads, which nginx
+limits itself."""
 _ON_OR_OFF: Final = {"expiresactive", "rewriteengine"}
 _PAIRS: Final = {
     *("expiresbytype", "addoutputfilterbytype", "addoutputfilter", "addcharset", "addlanguage"),

@@ -16,16 +16,17 @@ from typing import Final
 # with `]`.
 _PLAIN: Final = re.compile(r"(?:\\[^A-Za-z0-9]|\\[bdsw]|\[\^?[A-Za-z0-9_.-]+\]|\((?![?*])|[A-Za-z0-9_.*+?{},$^|~)/-])*")
 _DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
-"""How an expression starts that matches only names with a leading dot: `^\\.ht`, `^(\\.env)$`. A dot that `?`, `*` or
+"""The start of an expression that matches only names with a leading dot: `^\\.ht`, `^(\\.env)$`. A dot that `?`, `*` or
 `{` makes optional does not count."""
 _WELL_KNOWN: Final = re.compile(r"\(\?!well-known(?:/|\\/)?(?:\$|\(\?:/\|\$\)|\.\*)?\)")
 _SPARED: Final = "~~"
-"""Stands for that look-ahead. A file gains nothing by having it itself: a name that starts with `.~` is hidden too."""
+"""A placeholder for this look-ahead. If a file contains `~~` itself, it gains nothing: a name that starts with `.~` is
+hidden, too."""
 _NAME: Final = "(?:git|svn|hg|env|ht|DS_Store)[A-Za-z_-]*"
 _HIDDEN: Final = re.compile(
     rf"/\\\.(?![?*{{])|(?:\^|\(\^\|/\))\\\.(?:{_SPARED}|{_NAME}(?![?*{{])|\({_NAME}(?:\|{_NAME})*\)(?![?*{{]))"
 )
-"""How an expression starts that matches only paths with a name with a leading dot, other than .well-known/."""
+"""The start of an expression that matches only paths that contain a name with a leading dot, except .well-known/."""
 
 
 def only_dotfiles(expression: str) -> bool:

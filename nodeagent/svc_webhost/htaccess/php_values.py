@@ -22,7 +22,7 @@ _NO_MORE: Final = {
     *("safe_mode", "allow_call_time_pass_reference", "track_vars", "mbstring.http_input", "mbstring.http_output"),
 }
 _OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
-"""`mod_php.c` is the name in PHP 8 as well."""
+"""`mod_php.c` is the module's name in PHP 8, too."""
 SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
 # The panel sets post_max_size itself, this much above upload_max_filesize (`host/php/pool.py`).
 _FORM_MIB: Final = 8

@@ -18,7 +18,7 @@ from svc_webhost.htaccess.verdicts import Opinion, Redirected, blocks, harmless,
 STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
 _ERRORS: Final = {403, 404, 410}
 _LITERAL: Final = re.compile(r"\^(/?(?:[A-Za-z0-9_/~@,=.-]|\\[./~+-])*)\$")
-"""An expression for one path. An unescaped dot counts as a dot, though it matches any character."""
+"""An expression that stands for one path. An unescaped dot counts as a dot, although it matches any character."""
 # Modules that every old host has. Within <IfModule> of another module, the line may never have had an effect on the old
 # host.
 _PRESENT: Final = {"mod_rewrite.c", "mod_alias.c"}

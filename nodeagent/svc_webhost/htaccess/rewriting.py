@@ -43,10 +43,10 @@ _ENDS: Final = {"l", "last", "end", "qsa", "nc"}
 _TOLD: Final = re.compile(
     r"e=(?:no-gzip|base|rewritebase|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token)(?::.*)?", re.IGNORECASE
 )
-"""Variables that only rules read which are judged themselves, and request headers, which PHP gets anyway."""
+"""Variables that are read only by rules which are judged themselves, and request headers, which PHP gets anyway."""
 _TRACE: Final = {"^TRACE", "^TRACE$", "^TRAC[EK]", "^TRAC[EK]$", "^(TRACE|TRACK)", "^(TRACE|TRACK)$"}
 _SPARED_RULES: Final = 3
-"""How many rules the one rule of WordPress skips ([S=3])."""
+"""How many rules WordPress's only rule of this kind skips ([S=3])."""
 _BY_HTTPS: Final = "to HTTPS (`force_https`)"
 _KEPT: Final = "It keeps visitors from something that nginx would serve."
 _DOTFILES: Final = "nginx serves none of these files."
@@ -66,7 +66,7 @@ class _Rule:
     target: str
     flags: frozenset[str]
     asked: tuple[tuple[str, ...], ...]
-    """The words of its conditions."""
+    """The words of the rule's conditions."""
 
     @property
     def about_files(self) -> frozenset[str]:
@@ -112,15 +112,15 @@ class _Rules:
         self._wordpress = situation.wordpress and situation.at_top
         self._engine_on = engine_on
         self._files_are_done = False
-        """An earlier rule ended the processing for existing files (or folders)."""
+        """Whether an earlier rule has ended the processing for existing files (or folders)."""
         indexes = situation.indexes
         self._folders_are_left = indexes is not None and all(folder == TOP for folder in indexes)
-        """A rule without `!-d` sends folders to index.php too. That is the same here only if no folder below the top
-        has an index page: nginx would show that instead."""
+        """Whether folders may be handled as nginx does. A rule without `!-d` sends folders to index.php, too, which
+        nginx does only for folders without an index page: so no folder below the top may have one."""
         self._all_known = True
-        """No earlier rule blocks without a wish: such a rule may send a path away before later rules see it."""
+        """Whether no earlier rule blocks without a wish: such a rule may change a path before later rules see it."""
         self._fronted = False
-        """An earlier rule was a front controller, whether its conditions are known or not."""
+        """Whether an earlier rule was a front controller, even if its conditions are not understood."""
 
     def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
         """`later`: the patterns of the next `_SPARED_RULES` rules."""

@@ -16,7 +16,7 @@ from svc_webhost.keeper.definition import RefusedError
 from svc_webhost.keeper.server import AnotherKeeperError, Keeper
 
 ANOTHER = 3
-"""Exit status if another keeper holds the folder. For a launcher that needs a keeper this is no failure."""
+"""The exit status if another keeper has the folder. For a launcher that needs a keeper, this is no failure."""
 
 
 def main(arguments: list[str]) -> int:

@@ -20,13 +20,16 @@ from svc_webhost.keeper.definition import Definition, RefusedError, accounts
 from svc_webhost.keeper.groups import Group, stat_fields
 
 _FIRST = 3
-"""The first descriptor that is handed on, as in sd_listen_fds(3)."""
+"""The first descriptor that is passed to the program, as in sd_listen_fds(3)."""
 _EXECUTED_WITHIN = 10.0
-"""Seconds. The keeper's loop waits for it, so that one disk that hangs stops the other services no longer than this."""
+"""Seconds. The keeper's loop waits for the execution, so a single disk that hangs stops the other services for at most
+this long."""
 _DESCRIPTORS = 1024
-"""The soft limit of open files, as under systemd. The hard limit stays the keeper's, so a program may raise it."""
+"""The soft limit of open files, as under systemd. The hard limit stays the keeper's, so a program may raise the soft
+one."""
 _PIDFD_GETFD = 438
-"""Number of the system call, the same on every architecture, since Linux 5.6. Python has no function for it."""
+"""The number of the system call, which is the same on every architecture. It exists since Linux 5.6; Python has no
+function for it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,9 +37,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Process(NamedTuple):
     pid: int
     started: int
-    """Clock ticks since the boot. With `pid` it identifies this process and no later one."""
+    """The start time in clock ticks since the boot. Together with `pid` it identifies this process and no later one."""
     descriptor: int
-    """A pidfd(2), readable when the process has ended."""
+    """A pidfd(2), which becomes readable when the process has ended."""
 
     def signal(self, number: int) -> None:
         try:

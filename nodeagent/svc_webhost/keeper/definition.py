@@ -68,7 +68,7 @@ class Definition(NamedTuple):
     umask: int
     on_demand: bool
     limit_group: str | None
-    """Its limits hold for all services of this group together."""
+    """The group whose limits apply to all of its services together."""
 
     @property
     def listening(self) -> tuple[Socket | Port, ...]:

@@ -25,11 +25,12 @@ _MIB = 1 << 20
 _CONTROLLERS = ("memory", "pids", "cpu")
 _OURS = "svc-keeper-"
 _TOGETHER = "limit_groups"
-"""The parent of all limit groups. In v2 the processor is shared among siblings: so the web server, which has a group of
-its own next to this one, weighs as much as all sites together. Next to each site it would get a hundredth of the
-processor among a hundred busy sites. No service has this name: it has an underscore."""
+"""The parent of all limit groups. In v2 siblings share the processor equally. So the web server, whose group is next to
+this one, gets as much as all sites together; if the sites' groups were its siblings, it would get a hundredth of the
+processor among a hundred busy sites. No service has this name, because it contains an underscore."""
 _COMMANDS = "commands"
-"""Beneath a limit group: processes that joined it and are no service. No service has this name: theirs have a dash."""
+"""The group beneath a limit group for processes that have joined it and are no service. No service has this name,
+because services' names contain a dash."""
 
 
 def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
@@ -59,18 +60,18 @@ def _v1(controller: str, limit: int | None) -> list[tuple[str, str]]:
 
 
 _OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes", "memory.limit_in_bytes?"}
-"""Files that may fail: absent if the kernel does not account swap, or written again later."""
+"""Files whose writing may fail: they do not exist if the kernel does not account swap, or are written again later."""
 
 
 class Group:
     def __init__(self, folders: list[str] | None = None, session: int = 0, weaker: list[str] | None = None) -> None:
         self.folders = folders or []
-        """Control groups; the first one lists the processes. Empty: the session is the group."""
+        """The control groups; the first one lists the processes. Empty: the session serves as the group."""
         self.session = session
-        """The process id of the program; 0 before its start."""
+        """The process id of the program, which is also its session; 0 before its start."""
         self.rlimits: dict[int, int] = {}
         self.weaker = weaker or []
-        """The limits that hold only in part or not at all, in words."""
+        """In words, the limits that apply only in part or not at all."""
 
     def join(self, pid: int) -> None:
         self.session = pid
@@ -116,7 +117,8 @@ class Hierarchies:
         self._v2: str | None = None
         self._v1: dict[str, str] = {}
         self._joined: dict[str, list[str]] = {}
-        """Folders of commands by their group, for `_sweep`. Those of an earlier keeper get in when joined again."""
+        """The folders of commands by their group, for `_sweep`. Those of an earlier keeper are added when a command
+        joins the group again."""
         own = {}
         for line in _read("/proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)

@@ -32,7 +32,8 @@ from svc_webhost.keeper.service import Answer, Held
 # The most bytes of an incomplete request. Only root can send requests, so this limits mistakes and not attacks.
 _LARGEST = 1 << 20
 _TAKEN_WITHIN = 5.0
-"""Seconds until a client that does not read its answer is dropped. All services wait meanwhile, as the loop does."""
+"""Seconds after which a client that does not read its answer is dropped. All services wait meanwhile, because the loop
+does."""
 _NOBODY: dict[str, Any] = {
     "running": False,
     "pid": None,

@@ -38,16 +38,16 @@ from svc_webhost.keeper.groups import Group, Hierarchies
 RUNNING, STOPPING, CLEARING, WAITING, RESTING = "running", "stopping", "clearing", "waiting", "resting"
 
 _STEADY = 10.0
-"""Seconds. A service that ran this long did not fail at its start: its back-off starts from `_BACK_OFF` again."""
+"""Seconds. A service that ran for this long has not failed at its start: its pauses start at `_BACK_OFF` again."""
 # Seconds. The pause is doubled after each further failure, up to the longest: so a service that cannot start does not
 # keep a processor busy, and is back within half a minute after its cause was repaired.
 _BACK_OFF = 0.1
 _LONGEST_BACK_OFF = 30.0
 _LOOK_AGAIN = 0.02
-"""Seconds. Killed processes are gone within a few milliseconds, but no event says when."""
+"""Seconds between two checks. Killed processes are gone within a few milliseconds, but there is no event for it."""
 
 Answer = Callable[[dict[str, Any] | RefusedError], None]
-"""Gives the caller the status, or the reason of a refusal; called once."""
+"""Gives the caller the status, or the reason for a refusal; called once."""
 
 
 class Held:
@@ -59,7 +59,7 @@ class Held:
         self.definition: Definition | None = None
         self.process: Process | None = None
         self._runs: Definition | None = None
-        """The definition that its process was started from."""
+        """The definition with which its process was started."""
         self._path = os.path.join(folder, f"{name}.json")
         self._hierarchies = hierarchies
         self._selector = selector
@@ -67,7 +67,7 @@ class Held:
         self._listening: dict[Socket | Port, socket.socket] = {}
         self._answers: list[Answer] = []
         self._asked = True
-        """Its process ends because a request wants it, not by itself."""
+        """Whether its process ends because of a request and not by itself."""
         self._since = 0.0
         self._began = -math.inf
         self._failures = 0

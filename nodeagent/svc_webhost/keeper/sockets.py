@@ -14,7 +14,8 @@ from contextlib import suppress
 from svc_webhost.keeper.definition import Port, RefusedError, Socket, accounts, owned_by_root
 
 _WAITING = 4096
-"""Connections that wait while the service is replaced. The kernel lowers it to net.core.somaxconn, 4096 by default."""
+"""The most connections that wait while the service is replaced. The kernel lowers it to net.core.somaxconn, 4096 by
+default."""
 
 
 def bind(path: str, mode: int, uid: int, gid: int) -> socket.socket:

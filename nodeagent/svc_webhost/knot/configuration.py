@@ -15,7 +15,7 @@ from typing import Final
 
 _ZONE_NAME: Final = re.compile(r"[a-z0-9_.-]+")
 JOURNAL_MIB: Final = 1024
-"""A memory map, sparse until it is used: a zone takes some kilobytes of it."""
+"""The size of a memory map, which is sparse until it is used: a zone takes some kilobytes of it."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import trio
 
 TIMEOUT: Final = 10.0
-"""Seconds for one request and its answer; Knot answers in milliseconds, and reloads many zones in some hundred."""
+"""Seconds for one request and its answer. Knot answers in milliseconds, and reloads many zones in some hundred."""
 _FIRST_ITEM: Final = 16
 _LONGEST: Final = 0xFFFF
 _CHUNK: Final = 65_536

@@ -21,9 +21,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from svc_webhost.knot.names import host_name, to_ascii
 
 LONGEST_TEXT: Final = 4096
-"""Bytes of a TXT record, enough for every DKIM key. An answer has room for 65,535 with everything else in it."""
+"""The most bytes of a TXT record, enough for every DKIM key. A DNS answer has room for 65,535 bytes, including
+everything else in it."""
 _STRING: Final = 255
-"""Bytes of one character-string (RFC 1035, section 3.3): a longer text is several of them, one after the other."""
+"""The most bytes of one character-string (RFC 1035, section 3.3): a longer text is split into several of them."""
 _LONGEST_CAA: Final = 1024
 
 

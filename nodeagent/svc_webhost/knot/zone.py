@@ -25,7 +25,8 @@ REFRESH: Final = 7_200
 RETRY: Final = 1_800
 EXPIRE: Final = 1_209_600
 NEGATIVE_TTL: Final = 300
-"""How long a resolver may remember that a name has no such record: short, in case it asked a moment too early."""
+"""How long a resolver may remember that a name has no such record. It is short, because the resolver may have asked
+just before the record was added."""
 _SERIALS: Final = 1 << 32
 
 
@@ -58,7 +59,7 @@ class Authority:
 
     nameservers: tuple[str, ...]
     hostmaster: str
-    """`hostmaster@example.net`"""
+    """In the form `hostmaster@example.net`."""
 
     def soa(self, serial: int) -> str:
         return f"{self.nameservers[0]}. {mailbox(self.hostmaster)} {serial} {REFRESH} {RETRY} {EXPIRE} {NEGATIVE_TTL}"
@@ -98,7 +99,7 @@ class Served:
 
 
 RRset = tuple[str, str]
-"""Owner and type."""
+"""The owner and the type of a set of records."""
 
 
 @dataclass(frozen=True)

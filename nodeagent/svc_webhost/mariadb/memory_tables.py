@@ -30,20 +30,20 @@ TABLE_BYTES: Final = 16 << 20
 DATABASE_BYTES: Final = 128 << 20
 _WAIT: Final = "SET lock_wait_timeout = 3"
 _PATIENCE: Final = 1.0
-"""Seconds that a table may be in use before its users' sessions are ended. Less than `_WAIT`."""
+"""Seconds for which a table may be in use before its users' sessions are ended. Less than `_WAIT`."""
 _TICK_NS: Final = 1_000_000_000
 _BINARY: Final = b"\xfe\x01"
-"""Start of a table's description; that of a view is text."""
+"""How the description of a table starts; a view's is text."""
 _ENGINE_AT: Final = 3
 _PARTITION_ENGINE_AT: Final = 61
 _MEMORY: Final = 6
-"""DB_TYPE_HEAP."""
+"""The number of the engine, DB_TYPE_HEAP."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 
 
 Known = dict[DatabaseName, tuple[int, int]]
-"""By database: mtime of its folder in nanoseconds, and the number of MEMORY tables in it."""
+"""For each database: the mtime of its folder in nanoseconds, and the number of MEMORY tables in it."""
 
 
 def databases_with(data: Path, known: Known) -> Counter[DatabaseName]:

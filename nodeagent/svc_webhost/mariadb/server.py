@@ -47,7 +47,7 @@ from svc_webhost.programs import Program
 
 SERVICE: Final = ServiceName("mariadb")
 ACCOUNT: Final = "mysql"
-"""Of Debian's package."""
+"""The account that Debian's package creates."""
 _SERVER: Final = "/usr/sbin/mariadbd"
 DUMP: Final = "/usr/bin/mariadb-dump"
 DUMP_OPTIONS: Final = (
@@ -55,8 +55,8 @@ DUMP_OPTIONS: Final = (
     *("--default-character-set=utf8mb4", "--dump-date"),
 )
 _OWN_BYTES: Final = 1280 << 20
-"""In addition to the sessions: buffers (64 MiB), caches, and 292 KiB of stack for each possible connection; some 250
-MiB of it are resident."""
+"""Memory in addition to that of the sessions: buffers (64 MiB), caches, and 292 KiB of stack for each possible
+connection. Some 250 MiB of this are resident."""
 _MEMORY: Final = (
     f"--max-session-mem-used={SESSION_BYTES}",
     # Sessions may change these settings freely, up to the given maximum.
@@ -83,7 +83,7 @@ _MEMORY: Final = (
 )
 _SET_UP: Final = "/usr/bin/mariadb-install-db"
 TABLES_SECONDS: Final = 60.0
-"""Between two checks of MEMORY tables, which look at all databases' folders."""
+"""Seconds between two checks of MEMORY tables, which look at the folders of all databases."""
 DUMP_MARKER: Final = "-- Dump completed"
 
 

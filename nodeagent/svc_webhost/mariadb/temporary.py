@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 FILES_BYTES: Final = 4 << 30
-"""Of the temporary tables of all sessions of a site, and of all files of sorting."""
+"""The most bytes of temporary tables of all sessions of a site, and of all files for sorting."""
 _TABLE: Final = re.compile(r"#sql-temptable-[0-9a-f]+-([0-9a-f]+)-[0-9a-f]+\.M..")
 _UNNAMED: Final = " (deleted)"
 

@@ -19,7 +19,7 @@ from svc_webhost.nginx.passwords import password_file
 from svc_webhost.nginx.visitors import guesses_bounded, guesses_count
 
 _REALM: Final = "A password is needed"
-"""Browsers may show it."""
+"""The realm, which browsers may show."""
 
 
 def access_rules(site: SiteServer, folders: HostFolders) -> Iterator[str]:

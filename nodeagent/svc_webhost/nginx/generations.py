@@ -33,10 +33,10 @@ from svc_webhost.nginx.render import Ports, render_main, render_site, site_logs
 from svc_webhost.nginx.tree import Tree
 
 RELOAD_SECONDS: Final = 30.0
-"""A thousand sites take one second."""
+"""The time for a reload; with a thousand sites it takes one second."""
 POLL_SECONDS: Final = 0.02
 STEADY_SECONDS: Final = 0.25
-"""The master ends the old workers 100 ms after it started the new ones, and both accept until then."""
+"""The master ends the old workers 100 ms after it has started the new ones, and until then both accept connections."""
 PROBE_FOR_SECONDS: Final = 5.0
 PROBES_AT_ONCE: Final = 16
 
@@ -88,7 +88,7 @@ class Generations:
         self._worker_user = worker_user
         self._tree = Tree(folders.nginx)
         self._proven: int | None = None
-        """The generation with which alone nginx has answered for a while."""
+        """The only generation with which nginx has answered for a while."""
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
         """Serve exactly these sites. If nginx already does, nothing is written or reloaded. See `apply`."""

@@ -30,11 +30,11 @@ SocketPath = Annotated[str, StringConstraints(pattern=_PATH, max_length=107)]
 """Path of a Unix socket; the kernel accepts 107 bytes (sun_path)."""
 
 PROBE: Final = f"{CHALLENGES}probe"
-"""A path with which the panel checks whether a site is served; there is no such challenge."""
+"""The path with which the panel checks whether a site is served; there is no challenge of this name."""
 
 RequestPath = Annotated[str, StringConstraints(pattern=accepted.REQUEST_PATH, max_length=accepted.LONGEST_PATH)]
-"""As nginx compares it: decoded, without the query. `\\w` covers the letters of every script. nginx accepts words of
-4,096 bytes, and a letter has up to four."""
+"""A path as nginx compares it: decoded, without the query. `\\w` covers the letters of every script. nginx accepts
+words of 4,096 bytes, and a letter has up to four."""
 
 RedirectTarget = Annotated[str, StringConstraints(pattern=accepted.REDIRECT_TARGET, max_length=accepted.LONGEST_TARGET)]
 """An http or https URL, or a path of the same site, encoded. Not `//host`, which browsers read as a URL."""
@@ -99,9 +99,9 @@ class Proxy(_Model):
     host: ProxyHost
     port: Port
     addresses: Annotated[tuple[IPv4Address | IPv6Address, ...], Field(min_length=1, max_length=16)]
-    """The addresses that `host` resolved to, each of them checked."""
+    """The addresses to which `host` resolved, each of them checked."""
     tls: bool = False
-    """Connect by HTTPS, and verify its certificate for `host`."""
+    """Whether to connect by HTTPS, and verify the certificate for `host`."""
 
 
 class Suspended(_Model):
@@ -128,7 +128,7 @@ class PathRedirect(_Model):
     target: RedirectTarget
     status: Literal[301, 302, 307, 308] = 301
     below: bool = False
-    """Also for every path that starts with `source`."""
+    """Whether every path that starts with `source` is redirected as well."""
 
 
 class Login(_Model):
@@ -151,28 +151,28 @@ class ProtectedPath(_Model):
 
 class SiteServer(_Model):
     number: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    """Its account is `s<number>`."""
+    """The site's account is `s<number>`."""
     domain: Domain
     aliases: tuple[Domain, ...] = ()
-    """Served as `domain` is."""
+    """Further names under which the site is served."""
     redirects: Mapping[Domain, Domain] = Field(default_factory=dict)
     """Hosts that send visitors to the same path of another host."""
     path_redirects: tuple[PathRedirect, ...] = ()
     denied: tuple[DeniedPattern, ...] = ()
-    """Paths that are answered with 403."""
+    """Paths for which visitors get 403."""
     protected: tuple[ProtectedPath, ...] = ()
-    """Ignored for a staging copy (`staged`), which has a password as a whole."""
+    """Ignored for a staging copy (`staged`), which has a password for the whole site."""
     serves: Serves
     certificate: Certificate | None = None
-    """None: served by HTTP only, and handshakes for its names are rejected."""
+    """None: the site is served only by HTTP, and TLS handshakes for its names are rejected."""
     uncertified: frozenset[Domain] = frozenset()
     """Names that the certificate does not cover. Nobody is sent from HTTP to HTTPS there, which browsers warn of."""
     force_https: bool = False
-    """Redirects from HTTP to HTTPS, once there is a certificate."""
+    """Whether to redirect from HTTP to HTTPS, once there is a certificate."""
     staged: Staged | None = None
-    """Applies to the aliases as well; authorities reach challenges without the password."""
+    """Applies to the aliases, too. Certificate authorities can reach challenges without the password."""
     hsts: bool = False
-    """Makes browsers use HTTPS for a year; browsers that have seen it keep to it."""
+    """Whether browsers must use HTTPS for a year; browsers that have seen this keep to it."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:

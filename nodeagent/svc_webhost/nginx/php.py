@@ -35,16 +35,18 @@ _FASTCGI: Final = {
 }
 
 _PROGRAM: Final = "/index.php$is_args$args"
-"""Answers for every path without a file."""
+"""The program that answers for every path without a file."""
 _ENDS: Final = r"(?:/|\z)"
 _SOURCE: Final = (
     r"(?i:php(?:[0-9]+|s|~|[._-](?:bak|backup|old|orig|save|sav|swp|swo|tmp|copy|dist|[0-9]+)~?)?|phtml?|pht)"
 )
-"""Extensions of files with PHP code: those that some host runs, in capitals too, and those of copies that editors and
-people leave next to a program. `.php.html` is not among them: mirrors of a site use it, for pages."""
+"""Extensions of files that contain PHP code: those that some host runs, in capitals, too, and those of copies that
+editors and people leave next to a program. `.php.html` is not among them, because mirrors of a site use it for
+pages."""
 _INCLUDED: Final = "inc"
 _ARCHIVE: Final = "phar"
-"""These hold PHP as well, but paths without a file end like that, too: `/companies/apple.inc`, `/@acme.inc`."""
+"""Files with these extensions contain PHP, too. But paths without a file may also end like this:
+`/companies/apple.inc`, `/@acme.inc`."""
 
 
 def static_rules() -> Iterator[str]:

@@ -19,9 +19,9 @@ from svc_webhost.nginx.render import GENERATION, Ports, status_socket
 NGINX: Final = ServiceName("nginx")
 PROGRAM: Final = "/usr/sbin/nginx"
 OPEN_FILES: Final = 65_536
-"""Two logs per site, and the connections."""
+"""Enough for two logs per site, and for the connections."""
 UMASK: Final = 0o027
-"""nginx creates logs readable for everybody unless the mask prevents it, also during a configuration test."""
+"""Without this mask nginx creates logs that everybody can read, also during a configuration test."""
 TEST_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 2.0
 

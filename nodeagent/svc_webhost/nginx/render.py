@@ -37,13 +37,13 @@ from svc_webhost.nginx.wordpress import wordpress_rules
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443
 GENERATION: Final = "/generation"
-"""On the status socket, it returns the number of the served generation."""
+"""The path on the status socket that returns the number of the served generation."""
 
 LARGEST_BODY: Final = "512m"
 """Limit of a request's body: uploads to WordPress and shops. nginx keeps it in a file until it is complete."""
 WORKER_CONNECTIONS: Final = 16_384
-"""Including those to PHP and applications. An address may have 3,000 without a complete request: as many as come at
-once and within `client_header_timeout` (`svc_webhost.visitors`)."""
+"""Includes connections to PHP and applications. An address may have 3,000 without a complete request: as many as can
+arrive at once and within `client_header_timeout` (`svc_webhost.visitors`)."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
 
 
 SCHEDULED_AGENT: Final = "Service-Schedule/1"
-"""User agent of a scheduled task."""
+"""The user agent of a scheduled task."""
 _SECURITY_HEADERS: Final = (
     "add_header X-Content-Type-Options $svc_content_type_options always;",
     "add_header X-Frame-Options $svc_frame_options always;",
@@ -348,8 +348,8 @@ _SECURITY_HEADERS: Final = (
 
 _BUFFER: Final = 8191
 """Bytes of a buffer for answers. If the received data fills a buffer exactly, nginx 1.22 waits for the rest without a
-timer: that never times out, and a worker that a reload ends sees no activity and cuts the answer off. PHP, Node and
-others write in powers of two, so no buffer has such a size."""
+timer: this never times out, and a worker that is ended by a reload sees no activity and cuts the answer off. PHP, Node
+and others write in powers of two, so no buffer has such a size."""
 
 _HTTP: Final = (
     "default_type application/octet-stream;",

@@ -19,23 +19,26 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 REQUESTS: Final = 1024
-"""Per visitor at once; an HTTP/2 stream counts as one. A content delivery network uses few addresses."""
+"""The most concurrent requests per visitor; an HTTP/2 stream counts as one. A content delivery network uses few
+addresses."""
 LARGE_BODIES: Final = 8
-"""Per visitor at once: 4 GiB. Programs that upload in parts send some six at a time."""
+"""The most concurrent large bodies per visitor: 4 GiB together. Programs that upload in parts send some six at a
+time."""
 LARGE_BODIES_OF_SITE: Final = 24
 SMALL_BODIES: Final = 64
 SMALL_BODIES_OF_SITE: Final = 256
 _WITHOUT_LENGTH: Final = "64k"
 ANSWER_BYTES: Final = 4 << 20
-"""Of an answer that a visitor reads more slowly than the site produces it: nginx keeps so much in a file, and continues
-once it was read. The default is 1 GiB. The site's program waits meanwhile, so most answers should fit."""
+"""The most bytes of an answer that nginx keeps in a file if the visitor reads it more slowly than the site produces it;
+nginx continues once these are read. The default is 1 GiB. The site's program has to wait meanwhile, so most answers
+should fit."""
 GUESSES: Final = "$svc_guess"
 _GUESSES_A_SECOND: Final = 50
 _GUESSES_AT_ONCE: Final = 1000
 _GUESSES_UNDELAYED: Final = 300
-"""Successful requests count too: a browser sends the password with each file of a page. Checking one costs at most some
-3 ms (`svc_webhost.apache.passwords`), so one address can use 15 % of a worker, which serves all sites, and a second
-of it at once. Requests beyond that are delayed, and refused if too many wait."""
+"""Successful requests count, too: a browser sends the password with each file of a page. Checking one costs at most
+some 3 ms (`svc_webhost.apache.passwords`), so one address can use 15 % of a worker, which serves all sites, and a
+second of it at once. Requests beyond that are delayed, and refused if too many wait."""
 
 
 def visitor_bounds() -> Iterator[str]:

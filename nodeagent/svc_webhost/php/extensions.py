@@ -25,17 +25,17 @@ ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_+.-]
 _APT_SECONDS: Final = 1800.0
 _SECONDS: Final = 60.0
 _NOT_EXTENSIONS: Final = frozenset({"cgi", "cli", "common", "dev", "fpm", "phpdbg"})
-"""Packages with names of that form that contain programs instead."""
+"""Packages with names in this form that contain programs and not extensions."""
 _UNLOADABLE: Final = re.compile(r"Unable to load|Fatal error|undefined symbol|Segmentation fault")
 
 
 class ExtensionState(StrEnum):
     ENABLED = "enabled"
-    """Every site of the version has it."""
+    """Every site of the PHP version has the extension."""
     DISABLED = "disabled"
-    """It is installed, and no site has it."""
+    """The extension is installed, but no site has it."""
     AVAILABLE = "available"
-    """Debian has a package of it, which is not installed."""
+    """Debian has a package of the extension, which is not installed."""
 
 
 class UnloadableError(Exception):

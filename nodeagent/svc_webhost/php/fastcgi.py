@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 _HEADER: Final = struct.Struct(">BBHHBx")
-"""Version, type, request id, length of the content, length of the padding."""
+"""Version, type, request id, length of the content, and length of the padding."""
 _VERSION: Final = 1
 _BEGIN, _END, _PARAMS, _STDIN, _STDOUT = 1, 3, 4, 5, 6
 _RESPONDER: Final = 1

@@ -40,11 +40,11 @@ from svc_webhost.tree_removal import remove_tree
 _ANSWERS_WITHIN: Final = 20.0
 _AGAIN: Final = 0.05
 _LOOK_SECONDS: Final = 1.2
-"""For running or idle PHP: it answers in milliseconds, or as soon as its master is started."""
+"""Seconds for PHP that runs or rests: it answers in milliseconds, or as soon as its master is started."""
 _PING: Final = {"SCRIPT_NAME": PING, "SCRIPT_FILENAME": PING, "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
 _TAIL: Final = 4096
 _CHILDREN_FAULTS: Final = 8
-"""cminflt, counted from the field of the state."""
+"""The position of cminflt, counted from the field of the state."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.php")
 
@@ -56,9 +56,9 @@ class PhpError(Exception):
 @dataclass(frozen=True)
 class _Seen:
     asked: tuple[int, int | None]
-    """Its pid, and the result of `_asked` for it."""
+    """The pid of the master, and the result of `_asked` for it."""
     since: float
-    """On Trio's clock."""
+    """A time on Trio's clock."""
 
 
 class PhpServing(Protocol):

@@ -24,14 +24,14 @@ from svc_webhost.site_logs import site_log
 from svc_webhost.site_runtime import service_name, site_environment, site_service, site_socket
 
 KIND: Final = "php-"
-"""Prefix of the services of all pools of a site, after the site's own prefix."""
+"""The prefix of the services of all pools of a site, after the site's own prefix."""
 PING: Final = "/svc-ping"
-"""Visitors cannot reach it: the web server passes on only paths of files that end in .php."""
+"""Visitors cannot reach this path: the web server passes on only paths of files that end in .php."""
 LOG: Final = "php"
 _DRAIN_SECONDS: Final = 60
 """How long open requests may take when their master is stopped."""
 _FORM_MIB: Final = 8
-"""Size of a form besides its files."""
+"""The size of a form in addition to its files."""
 
 _ALL, _NOTICE, _USER_NOTICE, _STRICT, _DEPRECATED, _USER_DEPRECATED = 32767, 8, 1024, 2048, 8192, 16384
 _WITHOUT_DEPRECATED: Final = _ALL & ~(_STRICT | _DEPRECATED | _USER_DEPRECATED)
@@ -43,7 +43,7 @@ _REPORTED: Final = {
     ErrorReporting.WITHOUT_NOTICES: _WITHOUT_DEPRECATED & ~(_NOTICE | _USER_NOTICE),
     ErrorReporting.FATAL: _FATAL,
 }
-"""As numbers: php-fpm does not know PHP's names of them (E_ALL would be 0)."""
+"""As numbers, because php-fpm does not know PHP's names for them (E_ALL would be 0)."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Pool:
     settings: PhpSettings = field(default_factory=PhpSettings)
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0
-    """An increment makes another pool of the same definition."""
+    """If this is incremented, the same definition results in another pool."""
     staged: bool = False
-    """For a staging copy: its mail is kept in the site, and WordPress knows that it is a copy."""
+    """Whether this is for a staging copy: its mail is kept in the site, and WordPress knows that it is a copy."""
     worker_rest_seconds: int = 30
-    """A worker without a request for so long ends."""
+    """A worker ends if it gets no request for this long."""
 
     @property
     def mark(self) -> str:

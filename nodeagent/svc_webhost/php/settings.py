@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from svc_webhost import accepted
 
 PhpVersion = Annotated[str, StringConstraints(pattern=r"^[5-9]\.[0-9]$", max_length=3)]
-"""Such as 8.2: the form of Debian's packages and folders."""
+"""A version such as 8.2, in the form of Debian's packages and folders."""
 
 _LEAST_MEMORY, _MOST_MEMORY = accepted.MEMORY_LIMIT_MIB
 _LEAST_UPLOAD, MOST_UPLOAD_MIB = accepted.UPLOAD_MIB

@@ -19,7 +19,7 @@ _VERSION: Final = re.compile(r"[5-9]\.[0-9]")
 class Extension:
     name: str
     enabled: bool
-    """For websites; the command line has a list of its own."""
+    """Enabled for websites; the command line has a list of its own."""
 
 
 def installed_versions(etc: Path = ETC) -> list[str]:

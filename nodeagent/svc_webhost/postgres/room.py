@@ -22,7 +22,7 @@ from svc_webhost.databases.names import UserName
 from svc_webhost.postgres.sessions import children
 
 WAITING: Final = "-c post_auth_delay=1"
-"""Seconds, for one session (PGOPTIONS)."""
+"""How many seconds a session waits after its start, set for one session (PGOPTIONS)."""
 _LOOK: Final = 0.1
 _LEAST_FILES: Final = 1 << 20
 _MOST_FILES: Final = 1 << 30

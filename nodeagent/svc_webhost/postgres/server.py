@@ -61,23 +61,24 @@ from svc_webhost.programs import Program
 
 SERVICE: Final = ServiceName("postgresql")
 ACCOUNT: Final = "postgres"
-"""Of Debian's package."""
+"""The account that Debian's package creates."""
 VERSION: Final = 15
 _PROGRAMS: Final = Path(f"/usr/lib/postgresql/{VERSION}/bin")
 PSQL: Final = _PROGRAMS / "psql"
 _MARKER: Final = "-- PostgreSQL database dump complete"
 _SHARES: Final = CONNECTIONS[EngineKind.POSTGRESQL]
 _OWN_BYTES: Final = 512 << 20
-"""In addition to the sessions: 48 MiB of buffers, which processes share, and cached files."""
+"""Memory in addition to that of the sessions: 48 MiB of buffers, which processes share, and cached files."""
 _RESERVED: Final = 10
-"""Connections for superusers alone, which means for the panel."""
+"""Connections that are reserved for superusers, which means for the panel."""
 _MOST_NUMBERS: Final = 500_000_000
-"""Age of a database in transactions: PostgreSQL vacuums by itself from 200 million on, and stops at two billion."""
+"""The age of a database in transactions from which on long sessions are ended: PostgreSQL vacuums by itself from 200
+million on, and stops at two billion."""
 _NUMBERS_SECONDS: Final = 600
 """How long a session may last in a database of that age."""
 _NUMBERS_LOOK_SECONDS: Final = 60.0
 _PEER: Final = "svc"
-"""The map of pg_ident.conf."""
+"""The name of the map in pg_ident.conf."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 

@@ -13,7 +13,7 @@ _TITLE: Final = re.compile(r"postgres: ((?:owner_)?s[0-9]+_\w+) \w+ \[local\]")
 _WORKER: Final = re.compile(r"postgres: parallel worker for PID ([0-9]+)")
 _FIELD: Final = re.compile(r"^(RssAnon|RssShmem):\s+([0-9]+) kB$", re.MULTILINE)
 _COMMON_BYTES: Final = 128 << 20
-"""Shared memory that all processes have, mostly shared_buffers. Anything above it comes from parallel queries."""
+"""Shared memory that all processes have, mostly shared_buffers. Anything above this comes from parallel queries."""
 
 
 def sessions_of(postmaster: int) -> list[Session]:

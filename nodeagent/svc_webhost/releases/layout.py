@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 
 PACKAGE: Final = "package"
-"""The name of the release that the Debian package brought."""
+"""The name of the release that the Debian package has installed."""
 KEPT: Final = 2
-"""How many releases are kept besides the running one."""
+"""How many releases are kept in addition to the running one."""
 _NAME: Final = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}-[0-9a-f]{12}")
 
 

@@ -24,13 +24,13 @@ from typing import Final, Protocol
 from svc_webhost.releases.layout import Outcome, Releases, Trial
 
 PATIENCE: Final = 180.0
-"""Seconds within which a release must have become steady, including its migrations."""
+"""Seconds within which a release must run steadily, including its migrations."""
 STEADY_SECONDS: Final = 20.0
 RETURN_SECONDS: Final = 60.0
 """How long to wait for the previous release to answer again."""
 LOOK_SECONDS: Final = 0.5
 ROOM_SECONDS: Final = 5.0
-"""Between two attempts to write an outcome."""
+"""Seconds between two attempts to write an outcome."""
 MOST_ENDS: Final = 3
 
 

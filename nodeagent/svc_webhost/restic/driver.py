@@ -41,24 +41,26 @@ from svc_webhost.restic.models import (
 
 TREE: Final = "site"
 CONTENT: Final = "content"
-"""The folders of a snapshot, and of a job's work folder: the site's home, and files made for the backup."""
+"""The folders of a snapshot, and of a job's work folder: one with the site's home, one with files made for the
+backup."""
 LISTED: Final = f"{CONTENT}/manifest"
-"""The manifest as it was scanned, in both of them."""
+"""The manifest as it was scanned, at the same place in both."""
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 """Visitors have priority over backups."""
 QUICK_SECONDS: Final = 900.0
 LONG_SECONDS: Final = 6 * 3600.0
 STALLED_SECONDS: Final = 600.0
-"""A backup that reads nothing for so long is stopped, and so is a copy without progress: a file that was swapped for a
-pipe at the right moment, or a target that hangs, would hold up everybody's backups. restic itself retries for a quarter
-of an hour, whatever it does."""
+"""A backup that reads nothing for this long is stopped, and so is a copy without progress: otherwise a file that was
+replaced by a pipe at the right moment, or a target that hangs, would delay everybody's backups. restic itself retries
+for a quarter of an hour, whatever it does."""
 ANSWER_SECONDS: Final = 120.0
 """Deadline of commands that move no data: the target hangs if they take longer."""
 _INCOMPLETE: Final = "at least one source file could not be read"
 _NO_REPOSITORY: Final = re.compile(
     r"unable to open config file: .*(key does not exist|file does not exist|no such file or directory)"
 )
-"""Messages for S3, SFTP and a folder. After every other error, too, restic asks whether there is a repository."""
+"""The messages for S3, SFTP and a folder. After every other error restic is also asked whether there is a
+repository."""
 _REFUSED: Final = {
     "Access Key Id you provided does not exist": "The bucket's server does not know the access key.",
     "request signature we calculated does not match": "The secret key is not the one of the access key.",

@@ -30,11 +30,12 @@ from typing import Any
 
 BLOCK = 1 << 20
 LEFT_OUT = frozenset({".svc-tmp", "tmp", "private/.svc-import"})
-"""In a site's home: unfinished and temporary files, and what an import has there until it is used."""
+"""Folders of a site's home that are left out: unfinished and temporary files, and files that an import keeps there
+until they are used."""
 NAMED = 50
 """How many entries a message about a tree names."""
 _SHOWN = 200
-"""Characters of a path, in a message about its length."""
+"""How many characters of a path a message about its length shows."""
 _LONGEST_PATH = 4096
 """PATH_MAX: restic names each file by its whole path."""
 

@@ -48,7 +48,7 @@ class Repository:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     sftp: SftpFolder | None = None
     explains: bool = True
-    """False: its server says why it refuses only if it is asked without options."""
+    """False: the repository's server says why it refuses only if it is asked without options."""
 
     @property
     def is_local(self) -> bool:

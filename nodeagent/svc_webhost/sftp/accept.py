@@ -29,12 +29,12 @@ from typing import Final
 LOGIN_SECONDS: Final = 30
 """sshd's LoginGraceTime."""
 MOST_OF_ONE: Final = 20
-"""New connections from one IPv4 address or one IPv6 /64, the least that a subscriber has."""
+"""The most new connections from one IPv4 address or one IPv6 /64, which is the least that a subscriber has."""
 _CROWD: Final = 20
 _MOST: Final = 100
-"""From the first number of new connections on half of the next ones are refused, and from the second on all."""
+"""From the first number of new connections on, half of the next ones are refused; from the second on, all."""
 _LOOK_SECONDS: Final = 0.25
-"""Pause between two checks, so that their cost does not grow with a flood of connections."""
+"""The pause between two checks, so that their cost does not grow with a flood of connections."""
 _VARIABLE: Final = "SVC_PORTS"
 _BUSY_SECONDS: Final = 0.1
 _OWN: Final = ("root", "sshd")

@@ -17,16 +17,16 @@ from svc_webhost.sftp.accept import LOGIN_SECONDS
 from svc_webhost.sftp.model import AccessKind, SftpLogin
 
 ROOTS: Final = "/run/sftp"
-"""In the server's own view: a folder of root's for each login, the chroot of its session. `site` in it is the visible
-folder."""
+"""In the server's own view: the folder that contains, for each login, a folder owned by root, which is the chroot of
+the login's session. In this folder, `site` is the folder that the login sees."""
 SITE: Final = "site"
 SHELLS: Final = "/run/shells"
-"""In that view: the chroot of logins with a shell, in which sshd executes `enter`."""
+"""In the same view: the chroot of logins with a shell, in which sshd executes `enter`."""
 _SHELL_GROUP: Final = "shell"
 _SHELL_GID: Final = 65533
 DEFAULT_PORT: Final = 2222
 _SFTP_SERVER: Final = "/usr/lib/openssh/sftp-server"
-"""Debian's, for SFTP in a shell; for other logins ForceCommand decides."""
+"""Debian's program, for SFTP in a shell; for other logins ForceCommand decides."""
 HOST_KEY_TYPES: Final = ("ed25519", "ecdsa", "rsa")
 
 

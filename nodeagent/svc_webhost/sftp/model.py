@@ -17,9 +17,9 @@ class SftpError(Exception):
 
 class AccessKind(StrEnum):
     SFTP = "sftp"
-    """The files of the site, or of a folder of it, and nothing else."""
+    """Access to the files of the site, or of a folder of it, and to nothing else."""
     SHELL = "shell"
-    """Commands, run like the site's own programs; includes SFTP."""
+    """Commands, which run like the site's own programs; includes SFTP."""
 
 
 @dataclass(frozen=True)

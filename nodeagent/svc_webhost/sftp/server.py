@@ -34,18 +34,19 @@ SERVICE: Final = ServiceName("sftp")
 PROGRAM: Final = "/usr/sbin/sshd"
 START_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 10
-"""Per login at a time. sshd limits connections before they sign in, and the sessions of one connection."""
+"""The most concurrent connections of a login. sshd itself limits only connections before they sign in, and the sessions
+of one connection."""
 CEILING: Final = Limits(memory_mib=2048, processes=1000)
-"""Of sshd with all its connections, which have two processes each and one per session: so no login can use up the
-server's memory between two checks of its number of connections."""
+"""The limits of sshd with all its connections, which have two processes each and one more per session. So no login can
+use up the server's memory between two checks of its number of connections."""
 _PROGRAM_SECONDS: Final = 30.0
 _LOOK: Final = 0.05
 _LARGEST_LOG: Final = 16 * 1024 * 1024
 _SESSION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+)(?=[ @])")
-"""Process titles of a session: `sshd: s1001-ada [priv]`, `sshd: s1001-ada@internal-sftp`."""
+"""The titles of a session's processes: `sshd: s1001-ada [priv]`, `sshd: s1001-ada@internal-sftp`."""
 
 _CONNECTION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+) \[priv\]")
-"""The one process of a connection that stays root's and in the server's view."""
+"""The title of the one process of a connection that runs as root, in the server's view."""
 
 
 class SftpServer:

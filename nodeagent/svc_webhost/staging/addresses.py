@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 _SLASH: Final = rb"(?:/|%2[Ff]|(?<!\\)\\+(?:/|u002[Ff]))"
-"""Matches only at the first backslash of a run, so that a run without a slash is scanned once."""
+"""Matches only at the first backslash of a sequence, so that a sequence without a slash is scanned once."""
 _BEHIND_HOST: Final = rb"(?![A-Za-z0-9_-]|\.[A-Za-z0-9])"
 _BEHIND_NAME: Final = rb"(?![A-Za-z0-9_.-])"
 

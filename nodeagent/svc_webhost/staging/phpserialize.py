@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 MOST_NESTED: Final = 16
-"""Levels of serialised data within texts; deeper ones stay as they are."""
+"""The most levels of serialised data within texts; deeper levels stay as they are."""
 _ATOM: Final = re.compile(rb"N;|b:[01];|[irR]:[+-]?[0-9]+;|d:[+-]?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|INF|NAN);")
 _SIZED: Final = re.compile(rb'([sSE]):([0-9]{1,12}):"')
 _ARRAY: Final = re.compile(rb"a:([0-9]{1,12}):\{")

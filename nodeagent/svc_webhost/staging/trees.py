@@ -36,13 +36,14 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE: Final = 0o777
 DEEPEST: Final = 200
-"""How deep folders are followed: each level takes two descriptors and a call. A WordPress has less than 20."""
+"""How deep folders are followed: each level takes two descriptors and a nested call. A WordPress has less than 20
+levels."""
 _PART: Final = ".svc-part"
-"""A file that is not complete yet, where it will replace another one in one step."""
+"""The name of an incomplete file at the place where it will replace another one in one step."""
 LOGIN_LINK: Final = "svc-login-"
 CONTENT: Final = "wp-content"
 NEVER: Final = frozenset({"wp-config.php", ".maintenance"})
-"""Specific to a site: its database settings, and its maintenance mode."""
+"""Files that are specific to a site: its database settings, and its maintenance mode."""
 
 
 class TooDeepError(OSError):

@@ -37,7 +37,7 @@ from svc_webhost.wordpress.source import WordPressError, WordPressTree
 
 LINK_SECONDS: Final = 300
 _INSTALL_SECONDS: Final = 300.0
-"""On a busy server."""
+"""Enough for a busy server."""
 _ASK_SECONDS: Final = 60.0
 _MOST_ANSWERED: Final = 1 << 20
 _PHP: Final = "/usr/bin/php"

@@ -23,7 +23,7 @@ DEBIAN: Final = Path("/usr/share/wordpress")
 _PROOF: Final = Path("wp-includes/version.php")
 _CHUNK: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 30
-"""Unpacked size. WordPress has a tenth of it."""
+"""The most bytes of the unpacked WordPress, which has a tenth of this."""
 
 
 class WordPressError(Exception):

@@ -15,8 +15,8 @@ from typing import Final
 from uuid import UUID
 
 MOST_CHANGES: Final = 30
-"""Copies of changes after one of the whole disk: a restoration reads all of them, and the loss of one loses the rest.
-After a month of daily ones comes a whole one."""
+"""The most copies of changes that follow one of the whole disk. A restoration reads all of them, and if one is lost,
+the later ones cannot be restored. So with daily copies the whole disk is copied about once a month."""
 NOTE: Final = "dropped"
 _ON: Final = "on-"
 

@@ -45,12 +45,12 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.protocol import PLAIN, DomainState, FailureCode
 
 _AT_ONCE: Final = 64 * 1024 * 1024
-"""Bytes. With so little unread the live rounds end, and the moment starts."""
+"""Bytes. Once no more than this is unread, the live rounds end, and the rest is read from a snapshot."""
 _ROOM_ASIDE: Final = 4
-"""At most this part (a quarter) of the file system's free room is used to put blocks aside: guests need the rest."""
+"""At most this part (a quarter) of the file system's free space is used to set blocks aside: guests need the rest."""
 _MOST_ROUNDS: Final = 4
 _FEED_SECONDS: Final = 0.01
-"""The most that counts as work for a block: what a target takes beyond that is not work of this host."""
+"""The most seconds that count as work for a block: longer waits are for the target, and no work of this host."""
 Take = Callable[[int, int, bytes], Awaitable[None]]
 """Called with the disk's index, the block's number and its content."""
 

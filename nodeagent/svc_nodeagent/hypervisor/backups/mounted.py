@@ -33,10 +33,10 @@ from svc_nodeagent.protocol import FailureCode
 
 LOOK_SECONDS: Final = 120.0
 PATIENCE_SECONDS: Final = 300.0
-"""A target on which a step makes no progress for so long is given up."""
+"""A step that makes no progress on the target for this long is given up."""
 REMOVE_SECONDS: Final = 3600.0
 STATUSES: Final = (mounted_tree.MISSING, mounted_tree.STRANGE)
-"""Statuses of `ProgramFailed` if restic was not started."""
+"""Exit statuses in `ProgramFailed` that mean that restic was not started."""
 # The longest line of the helper: a line names one file, and a file's name has at most 255 bytes.
 _MOST_LINE: Final = 64 * 1024
 _HELPER: Final = "the helper for mounted targets"

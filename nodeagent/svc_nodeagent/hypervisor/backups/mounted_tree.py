@@ -34,14 +34,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 MISSING = 71
-"""Exit status if there is no target, so nothing was done."""
+"""Exit status if there is no target; then nothing was done."""
 STRANGE = 72
-"""Exit status if a folder of the store is something else; standard error says which."""
+"""Exit status if something other than a folder is found where one of the store's should be; standard error says
+where."""
 REPOSITORY = "/proc/self/fd/9"
-"""What the program of `run` calls the store."""
+"""The path under which the program of `run` finds the store."""
 _DESCRIPTOR = 9
 _FRAME = ("data", "index", "keys", "locks", "snapshots")
-"""The folders of a restic repository; `data` has folders of its own."""
+"""The folders of a restic repository; `data` contains further folders."""
 _DAMAGED = "damaged"
 _CONFIG = "config"
 # O_NONBLOCK: if there is a pipe under a folder's name, opening it must not wait for its other end.
@@ -49,13 +50,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME_LENGTH = 64
 _UNFINISHED = "-tmp-"
-"""Part of a file's name until it is whole (restic's local backend). Other names are digests, without a dash."""
+"""A part of a file's name until the file is complete (restic's local backend). Other names are digests, which contain
+no dash."""
 _PIECE_BYTES = 1024 * 1024
 _SAY_BYTES = 16 * _PIECE_BYTES
 _MOST_FILE_BYTES = 1024**3
-"""restic's data files have 16 MiB, and 128 MiB at most if it is configured so."""
+"""restic's data files have 16 MiB, or 128 MiB at most if it is configured that way."""
 _MOST_SET_ASIDE = 1_000
-"""Files in one run, which has to end; the next run continues."""
+"""The most files that are set aside in one run, which has to end; the next run continues."""
 _MOST_MEMORY = 256 * 1024 * 1024
 
 

@@ -18,7 +18,7 @@ import structlog
 
 _PROCESSES: Final = Path("/proc")
 FILES_PORT: Final = "name=svc.copy-files"
-"""Among the arguments of a QEMU that shows a copy's files, and of no other."""
+"""An argument of every QEMU that shows a copy's files, and of no other."""
 _SOCKETS: Final = "--socket=/run/svc-backup-"
 _END_MILLISECONDS: Final = 10_000
 log = structlog.get_logger(__name__)

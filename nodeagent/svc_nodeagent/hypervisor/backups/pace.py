@@ -21,11 +21,12 @@ import trio
 
 BUSY_SHARE: Final = 0.05
 _BUSY: Final = 0.02
-"""The share of the time that the guest waits for its disk from which on the full restraint applies; below, a part."""
+"""If the guest waits for its disk for this share of the time or longer, the full restraint applies; below it, a
+part."""
 _LOOK_SECONDS: Final = 0.25
 _MOST_SECONDS: Final = 1.0
 Waited = Callable[[], Awaitable[float | None]]
-"""The seconds for which the guest's requests have waited in total; None if that is not known."""
+"""Returns the total number of seconds for which the guest's requests have waited; None if it is not known."""
 
 
 class Pace:

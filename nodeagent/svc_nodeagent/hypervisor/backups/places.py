@@ -35,11 +35,11 @@ _CONNECT_SECONDS: Final = 15.0
 _SESSION_SECONDS: Final = 40.0
 _SWEEP_SECONDS: Final = 900.0
 _UNFINISHED: Final = "*-restic-temp-*"
-"""Names of files that restic is writing by SFTP, until they are whole."""
+"""Names of incomplete files that restic is writing by SFTP."""
 _MOST_SAID_BYTES: Final = 64 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
 _FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
-"""As restic writes ENOSPC and EDQUOT, and what servers of S3 call it."""
+"""restic's words for ENOSPC and EDQUOT, and what S3 servers say in their place."""
 _MEANINGS: Final = {
     "access key id you provided does not exist": "does not know the access key",
     "request signature we calculated does not match": "says that the secret key is not the one of the access key",
@@ -60,8 +60,8 @@ _MEANINGS: Final = {
     "file does not exist": "has lost data of earlier backups, or its folder is gone",
     "key does not exist": "has lost data of earlier backups, or its folder is gone",
 }
-"""What ssh and servers of S3 say, in small letters, and what it means. The first match counts, so the more specific
-ones come first ("permission denied (" is ssh's, before the file's)."""
+"""Words of ssh and of S3 servers, in lower case, with their meaning. The first match counts, so more specific words
+come first ("permission denied (" is ssh's and comes before the words about a file)."""
 log = structlog.get_logger(__name__)
 
 
@@ -73,7 +73,7 @@ class Way:
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     through: tuple[str, ...] = ()
-    """The program, with its arguments, that opens the store and becomes restic."""
+    """The program, with its arguments, that opens the store and then executes restic."""
 
 
 class Place(Protocol):

@@ -19,14 +19,16 @@ import trio
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
-"""Guests go before backups: the processor at nice 10, and the disk with the lowest of the best-effort priorities."""
+"""Guests have priority over backups: these run at nice 10, and with the lowest of the best-effort priorities for the
+disk."""
 _MOST_ERROR_BYTES: Final = 4_096
 _OUT_OF_MEMORY: Final = ("runtime: out of memory", "cannot allocate memory", "pthread_create failed", "MemoryError")
-"""The first words of Go and Python when they run out of memory. A trace follows, which may be long."""
+"""The first words that Go and Python print when they run out of memory. They are followed by a trace, which may be
+long."""
 _MOST_FILE_BYTES: Final = 1024**3
-"""The most that a program with a bound may write to one file, its standard error included."""
+"""The most bytes that a program with a limit may write to one file, including its standard error."""
 _LEAVE_SECONDS: Final = 3.0
-"""How long a killed program is waited for."""
+"""How long to wait for the end of a killed program."""
 log = structlog.get_logger(__name__)
 
 

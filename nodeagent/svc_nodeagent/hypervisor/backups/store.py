@@ -41,13 +41,13 @@ from svc_nodeagent.protocol import BackupPlace, FailureCode
 log = structlog.get_logger(__name__)
 PRUNE_SECONDS: Final = 3600.0
 STALLED_SECONDS: Final = 300.0
-"""A target elsewhere that takes or gives nothing for so long is given up."""
+"""A remote target that takes or returns nothing for this long is given up."""
 MOST_OUTPUT: Final = 64 * 1024 * 1024
 """Bytes that restic may print. A list of copies is the longest: some 500 bytes for each disk of a copy."""
 MOST_MEMORY: Final = min(4 * 1024**3, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
-"""Bytes of memory of one restic. Its index of a store has some 200 bytes for each piece of about a MiB, and a prune
-holds it twice: 4 GiB prune stores of some TiB. The endless listing of a hostile bucket ends here: restic grew by
-11 MiB/s from one."""
+"""The most bytes of memory of one restic process. Its index of a store has some 200 bytes for each piece of about a
+MiB, and a prune holds the index twice: with 4 GiB it can prune stores of some TiB. This also ends the endless listing
+of a hostile bucket, from which restic grew by 11 MiB/s."""
 _RESTIC: Final = "restic"
 _LOST: Final = ("packs from index missing", "index is not complete", "unable to load a tree")
 """The words with which restic 0.14 refuses to prune when data is missing."""
@@ -56,7 +56,7 @@ _NO_STORE: Final = re.compile(
 )
 _REFUSED: Final = "access denied"
 PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
-"""The programs that backups need and a node may lack, each with its package."""
+"""The programs that backups need and that may be missing on a node, each with its package."""
 
 
 class Sink:

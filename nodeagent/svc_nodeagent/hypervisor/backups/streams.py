@@ -32,9 +32,10 @@ from svc_nodeagent.protocol import CopiedDisk, FailureCode
 PIECE_BYTES: Final = 256 * 1024
 """Bytes of a store's output that are read at once."""
 _HEAD: Final = NUMBER.pack(BLOCK_BYTES)
-"""The size of a block, before the first one. Also, restic stores nothing that is empty: a disk without changes."""
+"""The block size, written before the first block. It also keeps a stream without changes from being empty: restic
+stores no empty files."""
 OnProgress = Callable[[int, int], Awaitable[None]]
-"""Called with what is done, and of how much."""
+"""Called with the number of bytes done and the total."""
 
 
 @dataclass(frozen=True)

@@ -62,16 +62,17 @@ from svc_nodeagent.protocol import (
 
 MOST_OPEN: Final = 2
 _LEFT_TO_OTHERS: Final = 2 * 1024**3
-"""Bytes beyond the floor: a copy's disks, which only serve browsing, give way before what machines need."""
+"""Bytes that must stay free in addition to the floor: the disks of an opened copy only serve browsing, so machines have
+priority."""
 MOST_ASKING: Final = 4
-"""Concurrent requests for one copy: a slow file system keeps at most so many of the node's queries waiting."""
+"""The most concurrent requests for one copy: with a slow file system, at most this many of the node's queries wait."""
 QUESTION_SECONDS: Final = 120.0
-"""For one request in all, so that a file system that answers slowly cannot keep it for ever. Less than the controller's
-timeout."""
+"""The time for one whole request, so that a file system that answers slowly cannot make it last for ever. Less than the
+controller's timeout."""
 IDLE_SECONDS: Final = 900.0
 KEPT_SECONDS: Final = 120.0
-"""After so long without a request a copy gives way to another: its user may only be reading a list or a downloaded
-file."""
+"""After this time without a request, a copy may be closed for another one: its user may only be reading a list or a
+downloaded file."""
 LONGEST_SECONDS: Final = 4 * 3600.0
 MOST_ENTRIES: Final = 50_000
 _REMOVE_SECONDS: Final = 60.0

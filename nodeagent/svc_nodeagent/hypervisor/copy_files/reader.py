@@ -33,10 +33,11 @@ from svc_nodeagent.protocol import CopiedVolume, CopyVolumeState, FailureCode
 BOOT_SECONDS: Final = 300.0
 """Includes checking the file systems; an emulated system takes 7 s on a quiet host."""
 _ACCOUNT: Final = 2_147_400_000
-"""No account of the host has this number, and systemd assigns none of its range."""
+"""The user id of the QEMU process: no account of the host has this number, and systemd assigns none of this range."""
 _VOLUMES: Final = b"/run/volumes"
 _COMMAND_LINE: Final = "rdinit=/usr/lib/svc/show-files console=ttyS0,115200 loglevel=2 panic=-1"
-"""The kernel repeats its messages about a damaged file system; nobody reads them, and QEMU's output is bounded."""
+"""With a low log level, because the kernel repeats its messages about a damaged file system: nobody reads them, and
+QEMU's output is limited."""
 _CONFINED: Final = ("prlimit", "--core=0", "--nofile=256", f"--fsize={1024 * 1024}", "--")
 _SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _END_SECONDS: Final = 30.0

@@ -56,8 +56,8 @@ from svc_nodeagent.protocol import (
 
 UNDO_SECONDS = 60.0
 LOOK_SECONDS, LOOK_AGAIN_SECONDS = 2.0, 30.0
-"""Between two looks at our tables: the longest that guests are unguarded after somebody flushed the ruleset; and after
-a look whose repair failed."""
+"""Seconds between two checks of our tables, which is the longest that guests are unguarded after somebody has flushed
+the ruleset; and seconds until the next check if the repair failed."""
 APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
     "network.recorded",
     "network.tap",
@@ -73,10 +73,10 @@ APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
     "network.removed",
     "network.applied",
 )
-"""The instants between the steps of `vm.net.apply`, in their order: tests kill the agent at each. Those of a rate are
-passed when one is set or lifted; the first and the last lie around `HostNetwork.apply`."""
+"""The moments between the steps of `vm.net.apply`, in their order: tests kill the agent at each of them. Those about a
+rate are reached only when a rate is set or removed; the first and the last are before and after `HostNetwork.apply`."""
 RELEASE_FAULT_POINTS: Final[tuple[str, ...]] = (*APPLY_FAULT_POINTS, "network.released")
-"""The instants of `vm.net.release`, which applies what is left and then asks the host."""
+"""The moments of `vm.net.release`, which applies the remaining network and then asks the host."""
 
 log = structlog.get_logger(__name__)
 
@@ -102,16 +102,18 @@ class HostNetwork:
         self._before_removal = before_removal
         self._networks = dict(networks)
         self._traces: dict[UUID, tuple[TapPlan, ...]] = {}
-        """All that a machine's changes may have left on the host: what it has, and what a change has started."""
+        """All taps that a machine's changes may have left on the host: its present ones, and those that a change has
+        started to create."""
         self._holders = Holders()
         self._gate = Gate()
         self._transactions = nft.Transactions()
         self._probe = Probe(naming)
         self._probing = trio.Lock()
         self._is_whole = False
-        """Our tables are there, with the rules that all guests share."""
+        """Whether our tables exist, with the rules that all guests share."""
         self._unsettled: set[UUID] = set()
-        """Machines of which the host may have something else than `_networks`; all that it may have is in `_traces`."""
+        """Machines whose network on the host may differ from `_networks`; everything that the host may have of them is
+        in `_traces`."""
 
     def plug_into(self, uplink: Uplink | None) -> None:
         """What bridged NICs are plugged into from the next change or `restore` on."""

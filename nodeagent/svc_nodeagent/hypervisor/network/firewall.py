@@ -18,7 +18,7 @@ from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, Tr
 
 FROM_GUEST: Final = "from_guest"
 TO_GUEST: Final = "to_guest"
-"""The verdict maps, by the tap a packet came from or goes to; its chain is named `<map>_<tap>`."""
+"""The verdict maps, by the tap from which a packet comes or to which it goes. A tap's chain is named `<map>_<tap>`."""
 
 _MAPS = {Direction.EGRESS: FROM_GUEST, Direction.INGRESS: TO_GUEST}
 _ETHER_TYPES = {4: "ip", 6: "ip6"}

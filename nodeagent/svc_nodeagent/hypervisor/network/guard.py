@@ -34,7 +34,7 @@ from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 FAMILY: Final = "netdev"
 PRIORITY: Final = -300
-"""Before anything else at the tap's ingress."""
+"""The guard's priority: it runs before everything else at the tap's ingress."""
 
 SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "routers4": ("icmp_type", (5, 9)),  # redirect, advertisement
@@ -43,21 +43,21 @@ SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "errors6": ("icmpv6_type", (1, 2, 3, 4)),
     "extensions": ("inet_proto", (0, 43, 44, 51, 60, 135)),
 }
-"""Sets that all taps' rules share. The kernel names a rule's own sets by walking through all of a table's: a thousand
-taps with some of their own would take it half a minute."""
+"""Sets that the rules of all taps share. To name a set of a single rule, the kernel walks through all sets of the
+table: if a thousand taps had sets of their own, this would take half a minute."""
 _ROUTER_MESSAGES_4, _ROUTER_MESSAGES, _ERRORS_4, _ERRORS, _EXTENSIONS = (f"@{name}" for name in SETS)
 
 _MEMBERSHIP_QUERY = 0x11
 _ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
 _TARGET_BITS, _OPTION_BITS = 64, 192
-"""Where the target, and the first option, of a neighbour's message start, in bits of the ICMPv6 message."""
+"""The positions of the target and of the first option in a neighbour message, in bits of the ICMPv6 message."""
 _ONE_OPTION_BYTES = 32
-"""The size of a neighbour's message with one option: only one is checked."""
+"""The size of a neighbour message with one option. Only one option can be checked."""
 _ERRED_TARGET_BITS = {4: 64 + 128, 6: 64 + 192}
-"""Where an error quotes the target of the packet it is about, in bits of the message."""
+"""The position at which an error message quotes the target of the packet that caused it, in bits of the message."""
 _SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
-"""A guest may ask from any address of its networks, and the host keeps a neighbour entry for each for some seconds, in
-one table for all guests."""
+"""A limit of solicitations: a guest may send them from any address of its networks, and the host keeps a neighbour
+entry for each of these for some seconds, in one table for all guests."""
 
 
 class PacketCount(NamedTuple):

@@ -21,7 +21,7 @@ Json: TypeAlias = "bool | int | str | Sequence[Json] | dict[str, Json] | None"
 Commands: TypeAlias = "Sequence[Json]"
 
 TOGETHER = 64
-"""Most parts of one transaction."""
+"""The most parts of one transaction."""
 
 
 class _Part:

@@ -21,11 +21,11 @@ from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 Rules: TypeAlias = "Sequence[tuple[Json, ...]]"
 Chain: TypeAlias = tuple[str, str]
-"""The family of a chain, and its rules as text."""
+"""A chain: its family, and its rules as text."""
 
 
 _ANY_TAP = "tap"
-"""Guards are compared as if they were this tap's."""
+"""A placeholder for the tap's name, so that guards of different taps can be compared."""
 
 
 @dataclass

@@ -25,11 +25,12 @@ from svc_nodeagent.protocol import (
 )
 
 HOST_LINK_LOCAL = IPv6Address("fe80::1")
-"""The host's address at each tap that carries IPv6; a guest's own is derived from its MAC and is never this one."""
+"""The host's address on each tap that carries IPv6. A guest's own link-local address is derived from its MAC, and is
+never this one."""
 LINK_LOCALS = IPv6Network("fe80::/64")
 """RFC 4291, section 2.5.6."""
 LEAST_MTU_OF_IPV6 = 1280
-"""RFC 8200, section 5. Below it Linux removes IPv6 from the device, with its addresses and settings."""
+"""RFC 8200, section 5. If a device's MTU is smaller, Linux removes IPv6 from it, with its addresses and settings."""
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,15 @@ PRIORITY = -200
 """The priority of the chain that sends a tap's packets to its shaper, at the tap's ingress."""
 
 UNEQUAL = 0
-"""The result of `seen_rate` if the two directions do not have the same rate: never a rate that was requested."""
+"""The result of `seen_rate` if the two directions have different rates. It is never a rate that was requested."""
 
 _BITS = 1_000_000
 _BURST_SECONDS = 0.004
 _LEAST_BURST_BYTES = 16_000
-"""Larger than any frame: a bucket drops what it could never hold."""
+"""Larger than any frame: a token bucket drops frames that it can never hold."""
 _QUEUE_SECONDS = 0.1
 _LEAST_QUEUE_BYTES = 32_000
-"""The longest queue: enough for TCP to fill the rate, short enough that TCP notices the limit."""
+"""The longest queue: enough for TCP to use the whole rate, and short enough for TCP to notice the limit."""
 _CHAIN = "shape"
 _CLASS = Path("/sys/class/net")
 _HEX_DIGITS = 11

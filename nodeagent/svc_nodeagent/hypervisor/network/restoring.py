@@ -18,7 +18,7 @@ from svc_nodeagent.protocol import FailureCode
 log = structlog.get_logger(__name__)
 
 Step = Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]]
-"""Called with the taps to do it for, and those of them that the host has."""
+"""Called with the taps to restore, and those of them that the host already has."""
 
 
 class LeftOut:

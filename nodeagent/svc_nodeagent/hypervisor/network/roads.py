@@ -24,11 +24,11 @@ from svc_nodeagent.protocol import FailureCode, NetworkAddress
 
 _RESOLVE_SECONDS: Final = 5.0
 _FRESH_SECONDS: Final = 10.0
-"""How long a result is reused: else a change of a thousand machines would resolve three thousand times, and an
-unreachable resolver would cost each of them its deadline."""
+"""How long a result is reused. Otherwise a change of a thousand machines would resolve names three thousand times, and
+a resolver that cannot be reached would make each of them wait for its deadline."""
 _MOST: Final = 32
-"""The most addresses that the controller is sent, those that would cut the host off first: it knows the host's own
-anyway."""
+"""The most addresses that are sent to the controller, those first that would cut off the host: the controller knows the
+host's own addresses anyway."""
 
 Address = IPv4Address | IPv6Address
 

@@ -83,9 +83,10 @@ METADATA: Final = tuple(
     ip_address(text)
     for text in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
 )
-"""Where clouds serve secrets to a host that is itself a guest, besides 169.254.0.0/16: Alibaba, and by IPv6 AWS,
-Google, Oracle, Scaleway. From their documentation; each is one address, since guests may have networks of the rest.
-Azure's 168.63.129.16 is its hosts' name server as well, so its guests need it."""
+"""Addresses at which clouds serve secrets to a host that is itself a guest, in addition to 169.254.0.0/16: of Alibaba,
+and for IPv6 of AWS, Google, Oracle and Scaleway, according to their documentation. Only the single addresses are
+blocked, since guests may have networks in the rest of these ranges. Azure's 168.63.129.16 is left out: it is also the
+name server of Azure's hosts, so guests need it."""
 
 
 def fresh(naming: Naming, *, bridged: bool) -> list[Json]:

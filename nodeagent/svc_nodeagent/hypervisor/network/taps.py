@@ -35,7 +35,7 @@ class SeenTap:
     bridge: str | None
     gateways: frozenset[IPv4Interface | IPv6Interface]
     has_own_link_local: bool
-    """The kernel gives the tap an IPv6 address that it generates itself."""
+    """Whether the kernel gives the tap an IPv6 address that it generates itself."""
     routes: frozenset[NetworkAddress]
 
     @property

@@ -18,7 +18,7 @@ import socket
 import sys
 
 TOLD = ("TERM", "LANG", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
-"""Variables of sshd's environment that are passed on, besides those with the prefix LC_."""
+"""Variables of sshd's environment that are passed on, in addition to those with the prefix LC_."""
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LENGTH = 4
 

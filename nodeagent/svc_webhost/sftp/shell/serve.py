@@ -36,10 +36,10 @@ LISTENING: Final = "SVC_LISTENING"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LENGTH: Final = 4
 _LARGEST: Final = 256 * 1024
-"""More than the kernel's limit of one argument (MAX_ARG_STRLEN)."""
+"""More than the kernel's limit for one argument (MAX_ARG_STRLEN)."""
 _ASKED_WITHIN: Final = 10.0
 _MOST: Final = 64
-"""Concurrent sessions, so that a login without a limit of processes has one."""
+"""The most concurrent sessions, which limits a login that has no limit of processes."""
 _SHELL: Final = "/bin/bash"
 _TOLD: Final = re.compile(r"TERM|LANG|LC_[A-Z]+|SSH_CLIENT|SSH_CONNECTION|SSH_TTY")
 _VALUE: Final = re.compile(r"[ -~]{0,256}")

@@ -21,11 +21,11 @@ from svc_webhost.site_runtime import service_name, site_command, site_environmen
 
 KIND: Final = "shell-"
 MOST_PROCESSES: Final = 256
-"""For an account's shell without a limit from its site: a person at a terminal never needs more."""
+"""The limit for an account's shell if its site sets none: a person at a terminal never needs more."""
 _NAME: Final = re.compile(rf"site-\d+-{KIND}[a-z0-9-]+")
 _STOP_SECONDS: Final = 5.0
 _TOP: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-"""In the root folder: on Debian each links into /usr."""
+"""In the root folder: on Debian each of these is a link into /usr."""
 
 
 class Shells:
