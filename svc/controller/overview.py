@@ -10,7 +10,7 @@ from pydantic import Field
 
 from svc.controller.access import visible_projects
 from svc.controller.machines.finding import holders_of, id_prefix, named, union
-from svc.controller.machines.models import NOT_DELETED, shown_status
+from svc.controller.machines.models import GUEST_IP, NOT_DELETED, shown_status
 from svc.controller.services import Controller
 from svc.identity.alerts import visible_alerts
 from svc.identity.person_records import USER_PIECES
@@ -28,10 +28,9 @@ operations = Operations[Controller]()
 
 MAX_RESULTS = 20
 GIB = 2**30
-_MACHINES = """
+_MACHINES = f"""
 SELECT vms.id, vms.name,
-       concat_ws(' ', vms.status,
-                 (SELECT address_text(ip) FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
+       concat_ws(' ', vms.status, (SELECT {GUEST_IP} FROM allocations WHERE vm_id = vms.id AND is_primary)) AS detail
 FROM vms"""
 
 

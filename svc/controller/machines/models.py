@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from svc_actors.controller.machines.processors import CpuMode
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY, DesiredPower, RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT
+from svc_actors.controller.networking.pool_arithmetic import guest_address
 from svc_actors.controller.platforms import Firmware, Tpm
 from svc_actors.store import Queryable, Record
 from svc_common.errors import not_found
@@ -74,14 +76,14 @@ class VMFacts(Model):
 
 
 class VM(Model):
-    """A machine. `user` is the account that its access mode names; a Windows machine has its administrator account and
-    no access mode, and one that is installed from an ISO has none either: its `image_id` is that ISO, and `user` the
-    account whose password a reset changes. `status_reason` says why a machine failed, or what is unusual about it.
-    `desired_power` is what its last order wants; `restart_policy` whether it is started again when it goes off without
-    one. `protected` keeps it from being deleted and reinstalled. `rescue_since`: from when on it boots the rescue
-    system instead of its own disk; null where it does not. `iso`: what is in its CD-ROM drive. `firmware` and `tpm` are
-    those of the image, or of the backup, that it was made from last. `node_id` and `node_name` are for staff and
-    administrators."""
+    """A machine. `primary_ip`: at which its guest answers; of an IPv6 sub-prefix, the first address. `user` is the
+    account that its access mode names; a Windows machine has its administrator account and no access mode, and one that
+    is installed from an ISO has none either: its `image_id` is that ISO, and `user` the account whose password a reset
+    changes. `status_reason` says why a machine failed, or what is unusual about it. `desired_power` is what its last
+    order wants; `restart_policy` whether it is started again when it goes off without one. `protected` keeps it from
+    being deleted and reinstalled. `rescue_since`: from when on it boots the rescue system instead of its own disk; null
+    where it does not. `iso`: what is in its CD-ROM drive. `firmware` and `tpm` are those of the image, or of the
+    backup, that it was made from last. `node_id` and `node_name` are for staff and administrators."""
 
     id: UUID
     name: str
@@ -128,13 +130,17 @@ class VM(Model):
             "node_name": row["node_name"] if principal.is_operator else None,
             "access_mode": None if windows or row["image_kind"] == "iso" else row["access_mode"],
             "user": ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
-            "primary_ip": next((address.ip for address in addresses if address.primary), None),
+            "primary_ip": next((_guest_ip(address.ip) for address in addresses if address.primary), None),
             "addresses": addresses,
             "facts": VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
         }
         # All other fields are columns of `VM_SELECT` of the same names.
         columns = {name: row[name] for name in cls.model_fields.keys() - computed.keys()}
         return cls.model_validate(columns | computed)
+
+
+def _guest_ip(text: str) -> str:
+    return str(guest_address(ip_network(text)))
 
 
 class VMCreateResult(Model):
@@ -178,6 +184,9 @@ def has_status(status: VMStatus | None) -> Condition:
     here = "vms.node_id IS NULL OR vms.node_id NOT IN (SELECT id FROM nodes WHERE state <> 'online')"
     return Condition(f"vms.status = $1 AND ({here})", (status.value,))
 
+
+GUEST_IP: Final = "CASE WHEN family(ip) = 6 AND masklen(ip) < 128 THEN host(ip + 1) ELSE host(ip) END"
+"""The SQL expression of `guest_address`, of an allocation's `ip`."""
 
 # Outer joins by a primary key cost nothing when rows are only counted: the planner drops them.
 VM_SELECT: Final = f"""

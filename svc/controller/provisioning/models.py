@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.machines.models import VM
+from svc.controller.machines.models import GUEST_IP, VM
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Model, Request
 from svc.registry.shapes import NAME, Shape
@@ -110,7 +110,7 @@ SELECT services.*, plans.id AS plan_id, plans.slug AS plan, images.slug AS image
            json_build_object('id', users.id, 'email', users.email, 'name', users.name) END AS customer,
        CASE WHEN vms.deleted_at IS NULL AND vms.id IS NOT NULL THEN
            json_build_object('id', vms.id, 'name', vms.name, 'status', vms.status,
-               'primary_ip', (SELECT address_text(held.ip) FROM allocations held
+               'primary_ip', (SELECT {GUEST_IP} FROM allocations held
                               WHERE held.vm_id = vms.id AND held.is_primary AND held.state = 'allocated'),
                'task_id', (SELECT tasks.id FROM tasks
                            WHERE resource_kind = 'vm' AND resource_id = vms.id

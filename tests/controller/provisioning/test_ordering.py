@@ -13,6 +13,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationResult, VmCreate
 from tests.controller.provisioning.conftest import Billing
+from tests.support.addresses import make_pool
 from tests.support.machines import KEY, refusal
 
 
@@ -31,6 +32,24 @@ async def test_an_order_makes_the_customer_their_project_the_service_and_its_mac
     assert (service.plan, answer.user, len(answer.password)) == ("s", "debian", 20)
     [project] = await billing.database.fetch("SELECT name FROM projects WHERE id = $1", service.project_id)
     assert project["name"] == "ada@example.org"
+
+
+@pytest.mark.parametrize(("cidr", "prefix_len"), [("2001:db8:9::/48", 64), ("2001:db8:9::/96", 128)])
+async def test_a_machine_with_ipv6_alone_shows_an_address_that_its_guest_has(
+    billing: Billing, cidr: str, prefix_len: int
+) -> None:
+    for table in ("allocations", "reservations", "pools"):
+        await billing.database.execute(f"DELETE FROM {table}")
+    await make_pool(billing.database, billing.now.world, cidr, prefix_len=prefix_len)
+
+    answer = await billing.ordered()
+
+    service = await billing.biller("service.show", id=answer.service.id)
+    [found] = await billing.now.administrator("search.find", q=answer.vm.name)
+    [asked] = [each for each in billing.now.service.gateway.asked if isinstance(each, VmCreate)]
+    of_guest = str(asked.machine.network.nics[0].addresses[0].interface.ip)
+    assert (answer.vm.primary_ip, service.machine.primary_ip) == (of_guest, of_guest)
+    assert found.detail == f"running {of_guest}"
 
 
 async def test_the_machine_is_the_customers_own(billing: Billing) -> None:
