@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Final, Self
 from uuid import UUID
 
-from pydantic import AnyHttpUrl, Field, model_validator
+from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from svc.controller.services import Controller
@@ -48,7 +48,9 @@ Word = Annotated[
 
 
 Digest = Annotated[
-    str, Shape(r"[0-9a-f]{64}([0-9a-f]{64})?", "a digest in hex: 64 digits of SHA-256, or 128 of SHA-512")
+    str,
+    Shape(r"[0-9a-fA-F]{64}([0-9a-fA-F]{64})?", "a digest in hex: 64 digits of SHA-256, or 128 of SHA-512"),
+    AfterValidator(str.lower),
 ]
 
 

@@ -179,11 +179,11 @@ def _license_key(file: Path | None) -> Ed25519PublicKey | None:
 
 
 def _wordpress(source: Path, sha256: str | None) -> WordPressSource:
-    if sha256 is not None and re.fullmatch(r"[0-9a-f]{64}", sha256) is None:
-        raise Failure(Exit.INVALID, "--wordpress-sha256 is no SHA-256: 64 digits and small letters a to f.")
+    if sha256 is not None and re.fullmatch(r"[0-9a-fA-F]{64}", sha256) is None:
+        raise Failure(Exit.INVALID, "--wordpress-sha256 is no SHA-256: 64 digits and letters a to f.")
     if sha256 is None and source.is_file():
         raise Failure(Exit.INVALID, f"{source} is an archive: --wordpress-sha256 says which one.")
-    return WordPressSource(source, sha256)
+    return WordPressSource(source, None if sha256 is None else sha256.lower())
 
 
 panel_options = settings(_OPTIONS, _config)

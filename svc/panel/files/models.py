@@ -48,7 +48,12 @@ FileMode = Annotated[
     Field(min_length=3, max_length=4, description="Octal, as 644. Neither set-uid nor set-gid."),
     Shape("[01]?[0-7]{3}", "an octal mode such as 644 or 0755"),
 ]
-Sha256 = Annotated[str, Field(min_length=64, max_length=64), Shape("[0-9a-f]{64}", "a SHA-256 in lowercase hex")]
+Sha256 = Annotated[
+    str,
+    Field(min_length=64, max_length=64),
+    Shape("[0-9a-fA-F]{64}", "a SHA-256 in hex"),
+    AfterValidator(str.lower),
+]
 FileVersion = Annotated[str, Field(min_length=32, max_length=32), Shape("[0-9a-f]{32}", "a version as it was given")]
 Base64 = Annotated[
     str,

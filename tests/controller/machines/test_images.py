@@ -46,6 +46,8 @@ HEX256, HEX512 = "ab" * 32, "cd" * 64
             f"-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nSHA256 (disk.qcow2) = {HEX256}\n-----BEGIN",
             HEX256,
         ),
+        (ChecksumFormat.GNU, "sha256", f"\ufeff{HEX256}  disk.qcow2\n", HEX256),
+        (ChecksumFormat.BARE, "sha512", f"\ufeff{HEX512}\n", HEX512),
         (ChecksumFormat.BARE, "sha512", f"{HEX512}\n", HEX512),
         (ChecksumFormat.BARE, "sha512", f"{HEX512}  whatever.qcow2\n", HEX512),
     ],
@@ -282,6 +284,13 @@ async def test_an_image_that_makes_no_sense_is_refused(
     async with offered(database, tmp_path) as (administrator, _, _):
         with pytest.raises(ValidationError):
             await administrator("image.create", **(CUSTOM | changes))
+
+
+async def test_a_digest_may_be_in_capitals(database: Database, tmp_path: Path) -> None:
+    async with offered(database, tmp_path) as (administrator, _, _):
+        url = "https://example.com/x.qcow2"
+        image = await administrator("image.create", **CUSTOM, source="url", url=url, digest=DIGEST.upper())
+        assert image.digest == DIGEST.lower()
 
 
 async def test_a_slug_is_taken_once(database: Database, tmp_path: Path) -> None:

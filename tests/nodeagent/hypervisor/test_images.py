@@ -156,6 +156,20 @@ async def test_an_encoded_answer_is_refused_and_not_unpacked(tmp_path: Path) -> 
     assert list(folders.images.iterdir()) == []
 
 
+@pytest.mark.parametrize("said", ["identity", "Identity", ""])
+async def test_an_answer_that_says_that_it_is_not_encoded_is_taken(tmp_path: Path, said: str) -> None:
+    spec = published()
+
+    def site(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Encoding": said}, stream=httpx.ByteStream(CONTENT))
+
+    images, folders = cache(tmp_path, site)
+
+    await images.ensure(spec, silent)
+
+    assert (folders.images / file_name(spec)).read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize(
     "target",
     [

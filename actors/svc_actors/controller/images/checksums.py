@@ -21,6 +21,7 @@ class NoDigest(Exception):  # noqa: N818 - named for what it says
     """The checksum file has no usable digest of this file."""
 
 
+_BYTE_ORDER_MARK: Final = "\ufeff"
 _LENGTHS: Final = {"sha256": 64, "sha512": 128}
 _GNU: Final = re.compile(r"([0-9a-fA-F]+) [ *](?:\./)?(\S+)")
 _BSD: Final = re.compile(r"(SHA\d+) \((?:\./)?(\S+)\) = ([0-9a-fA-F]+)")
@@ -31,7 +32,7 @@ def find_digest(text: str, file_name: str, algorithm: str, form: ChecksumFormat)
     """The digest of `file_name` in lower-case hex. Raises `NoDigest`."""
     found = {
         digest.lower()
-        for line in text.splitlines()
+        for line in text.removeprefix(_BYTE_ORDER_MARK).splitlines()
         if (digest := _of_line(line.strip(), file_name, algorithm, form)) and len(digest) == _LENGTHS[algorithm]
     }
     if len(found) != 1:
