@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import asyncclick as click
 
-from svc.registry.characters import CONTROLS, TURNING
+from svc_common.characters import CONTROLS, TURNING
 
 _HIDDEN: Final = re.compile(rf"(?![\t\n])[{CONTROLS}{TURNING}\ud800-\udfff]")
 """Lone surrogates as well: no terminal encoding has them, and printing one raises an error."""

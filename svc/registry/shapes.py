@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from svc.registry.characters import CONTROLS, TURNING
+from svc_common.characters import CONTROLS, TURNING
 
 
 @dataclass(frozen=True)
