@@ -15,12 +15,14 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from svc_common.characters import CONTROLS, TURNING
 from svc_common.errors import wrong_field
 
 _ED25519_BYTES: Final = 32
 _RSA_BITS: Final = range(1024, 16_384 + 1)
 """What OpenSSH accepts."""
-_NOT_ONE_LINE: Final = re.compile(r"[\u0000-\u001f\u007f]")
+_NOT_ONE_LINE: Final = re.compile(f"[{CONTROLS}{TURNING}]")
+"""What no name may have either. Readers of YAML and of text take some of these as the end of a line."""
 
 _Check = Callable[[Sequence[bytes]], bool]
 """Of the fields that follow the kind's name."""

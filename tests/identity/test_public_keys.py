@@ -86,3 +86,14 @@ IMPOSSIBLE = {
 def test_an_impossible_key_is_refused(key: str) -> None:
     with pytest.raises(ServiceError):
         parse_public_key(key)
+
+
+@pytest.mark.parametrize(
+    "mark", ["\n", "\x1b", "\x7f", "\x85", "\x9b", "\u2028", "\u2029", "\u200f", "\u202e", "\u2066"]
+)
+@pytest.mark.parametrize("place", ["{}", "ada{}laptop", "ada laptop{}"])
+def test_a_comment_has_only_characters_that_a_name_may_have(mark: str, place: str) -> None:
+    key = line("ssh-ed25519", bytes(32)).replace("ada@laptop", "")
+    with pytest.raises(ServiceError):
+        parse_public_key(f"{key}x{place.format(mark)}x")
+    assert parse_public_key(f"{key}Zoë, \u00e9 ' \"")[0] == f"{key}Zoë, \u00e9 ' \""
