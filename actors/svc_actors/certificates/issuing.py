@@ -227,7 +227,7 @@ class IssuedCertificate(Actor):
                 """UPDATE acme_certificates
                    SET chain = $2, sealed_key = order_key, issuer = $3, not_before = $4, not_after = $5, due_at = $6,
                        order_key = NULL, order_began = NULL, order_url = NULL,
-                       failures = 0, last_error = NULL, failed_at = NULL, told_at = NULL
+                       failures = 0, last_error = NULL, failed_at = NULL, told_at = NULL, renewal_asked = false
                    WHERE name = $1""",
                 self.key,
                 chain,
@@ -263,7 +263,7 @@ class IssuedCertificate(Actor):
             row = await self._row(tx)
             if row["order_key"] is not None or row["due_at"] <= datetime.now(UTC):
                 return
-            entries = [replace(each, out=each.name not in names, again=True) for each in left_out.read(row["left_out"])]
+            entries = [replace(each, out=each.name not in names) for each in left_out.read(row["left_out"])]
             await self._write(tx, entries)
             await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
 
@@ -310,7 +310,8 @@ class IssuedCertificate(Actor):
                ON CONFLICT (name) DO UPDATE
                SET directory = excluded.directory, names = excluded.names, challenge = excluded.challenge,
                    due_at = greatest(now(), acme_certificates.failed_at + $4::interval), failures = 0, told_at = NULL,
-                   order_key = NULL, order_began = NULL, order_url = NULL
+                   order_key = NULL, order_began = NULL, order_url = NULL,
+                   renewal_asked = acme_certificates.renewal_asked OR acme_certificates.directory <> excluded.directory
                WHERE (acme_certificates.directory, acme_certificates.names, acme_certificates.challenge)
                      IS DISTINCT FROM (excluded.directory, excluded.names, excluded.challenge)
                RETURNING left_out""",
@@ -342,7 +343,7 @@ class IssuedCertificate(Actor):
                     hint="Authorities bound how many attempts may fail. Mend the cause, and try again later.",
                     details={"retry_after": int(again.total_seconds()) + 1},
                 )
-        await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
+        await tx.execute("UPDATE acme_certificates SET due_at = now(), renewal_asked = true WHERE name = $1", self.key)
         if row["order_key"] is None:
             await self._write(tx, left_out.all_names(left_out.read(row["left_out"])))
         await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])), details)
@@ -365,23 +366,23 @@ class IssuedCertificate(Actor):
         entries = left_out.refused(left_out.read(row["left_out"]), refusals, now)
         names = left_out.ordered(row["names"], entries)
         current = _current(row, now)
-        if not names or left_out.waits(current, row["names"], names, row["failures"]):
+        if not names or left_out.waits(current, row["names"], names, row["failures"], asked=row["renewal_asked"]):
             return False
         await tx.execute(
             """UPDATE acme_certificates SET due_at = now(), order_key = NULL, order_began = NULL, order_url = NULL
                WHERE name = $1""",
             self.key,
         )
-        out = [each for each in entries if each.out]
         # Otherwise every attempt for the names left out would end with one more certificate for the same others, and
         # authorities give few of these a week.
-        if current is not None and not current.due and current.names >= set(names) and all(each.again for each in out):
+        due = current is None or current.due or row["renewal_asked"]
+        if current is not None and not due and current.names >= set(names):
             await tx.execute(
                 "UPDATE acme_certificates SET due_at = $2, failures = 0, last_error = NULL WHERE name = $1",
                 self.key,
                 renewal_of(row["not_before"], row["not_after"]),
             )
-            await self._leave_out(tx, await self._row(tx), out)
+            await self._leave_out(tx, await self._row(tx), [each for each in entries if each.out])
         else:
             await self._write(tx, entries)
         log.warning("certificate.names_refused", certificate=self.key, names=[each.name for each in refusals])

@@ -35,13 +35,12 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut(Refusal):
-    """`tries`: refusals in a row, the last one at `at`. `out`: the order under way is without it. `again`: that order
-    was started for names such as this one. `reported`: its owner was notified."""
+    """`tries`: refusals in a row, the last one at `at`. `out`: the order under way is without it. `reported`: its owner
+    was notified."""
 
     tries: int
     at: datetime
     out: bool = False
-    again: bool = False
     reported: bool = False
 
     @property
@@ -77,7 +76,7 @@ def stored(left_out: Iterable[LeftOut]) -> dict[str, dict[str, Any]]:
 
 def all_names(left_out: Iterable[LeftOut]) -> list[LeftOut]:
     """As before an order that tries every name."""
-    return [replace(each, out=False, again=False) for each in left_out]
+    return [replace(each, out=False) for each in left_out]
 
 
 def ordered(names: Sequence[str], left_out: Iterable[LeftOut]) -> list[str]:
@@ -98,17 +97,19 @@ def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datet
             tries=before.tries + 1 if before else 1,
             at=now,
             out=True,
-            again=before is not None and before.again,
             reported=before is not None and before.reported,
         )
     return list(found.values())
 
 
-def waits(current: Current | None, wanted: Iterable[str], names: Iterable[str], failures: int) -> bool:
-    """Whether the current certificate is kept for now rather than replaced by one for `names` alone, of all wanted."""
+def waits(
+    current: Current | None, wanted: Iterable[str], names: Iterable[str], failures: int, *, asked: bool = False
+) -> bool:
+    """Whether the current certificate is kept for now rather than replaced by one for `names` alone, of all wanted.
+    `asked`: somebody asked for another one, or it is of an authority that is no longer configured."""
     if current is None:
         return False
     dropped, gained = (current.names & set(wanted)) - set(names), set(names) - current.names
     if not dropped or current.left <= current.lifetime / PATIENT_UNTIL:
         return False
-    return not gained or failures < _TRIES_BEFORE_OTHERS
+    return not (gained or asked) or failures < _TRIES_BEFORE_OTHERS

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, cast
@@ -80,8 +81,16 @@ class World:
         return found
 
     async def later(self) -> None:
-        """The renewal, or the next attempt, is due."""
+        """The next attempt is due."""
         await self.panel.database.execute("UPDATE acme_certificates SET due_at = now() WHERE name LIKE 'site:%'")
+
+    async def renewal_due(self, days_left: int = 30) -> None:
+        """Of its 90 days, the certificate has so many left."""
+        await self.panel.database.execute(
+            """UPDATE acme_certificates SET due_at = now(), not_before = now() - interval '90 days' + $1::interval,
+                   not_after = now() + $1::interval WHERE name LIKE 'site:%'""",
+            timedelta(days=days_left),
+        )
 
     async def pause_over(self) -> None:
         """The pause of the names that were left out has ended."""
@@ -106,7 +115,7 @@ async def test_an_alias_without_dns_is_left_out_and_named_and_the_others_are_cer
     world = World({"part.example.com": [HERE]})
     async with world.opened(panel_database, tmp_path, "www.part.example.com"):
         shown = await world.shown()
-        await world.later()
+        await world.renewal_due()
         await world.look()
         again = await world.shown()
         mails = await panel_database.fetch("SELECT recipient, subject FROM mails")
@@ -171,6 +180,25 @@ async def test_a_try_for_a_name_that_is_refused_again_costs_no_second_certificat
     assert shown["next_attempt_at"] > first["not_before"]
 
 
+async def test_an_alias_without_dns_that_is_added_later_costs_no_second_certificate(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path):
+        first = await world.shown()
+        await world.ada.post(f"/sites/{world.site}/domains", {"name": "www.part.example.com"})
+        await world.look()
+        shown = await world.shown()
+        await world.ada.post(f"/sites/{world.site}/ssl")
+        await world.look()
+        asked_for = await world.shown()
+
+    assert [left["name"] for left in shown["left_out"]] == ["www.part.example.com"]
+    assert shown["fingerprint"] == first["fingerprint"]
+    assert asked_for["fingerprint"] != first["fingerprint"]
+    assert asked_for["names"] == ["part.example.com"]
+
+
 async def test_a_name_that_stops_resolving_does_not_let_the_certificate_of_the_others_run_out(
     panel_database: Database, tmp_path: Path
 ) -> None:
@@ -178,14 +206,10 @@ async def test_a_name_that_stops_resolving_does_not_let_the_certificate_of_the_o
     async with world.opened(panel_database, tmp_path, "gone.example.com"):
         first = await world.shown()
         world.addresses["gone.example.com"] = []
-        await world.later()
+        await world.renewal_due()
         await world.look()
         kept = await world.shown()
-        # Renewals were due a month ago; this certificate has a tenth of its life left.
-        await panel_database.execute(
-            """UPDATE acme_certificates SET due_at = now(), not_before = now() - interval '81 days',
-                   not_after = now() + interval '9 days' WHERE name LIKE 'site:%'"""
-        )
+        await world.renewal_due(days_left=14)
         await world.look()
         shown = await world.shown()
 
@@ -244,6 +268,25 @@ async def test_a_limit_on_one_name_leaves_out_that_name(panel_database: Database
 
     assert shown["names"] == ["part.example.com"]
     assert detail in shown["left_out"][0]["reason"]
+
+
+async def test_another_authority_issues_at_once_without_the_names_left_out(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        first = await world.shown()
+        await panel_database.execute(
+            "INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ('https://before.test/d', 'x', 'a@b.c')"
+        )
+        await panel_database.execute(
+            "UPDATE acme_certificates SET directory = 'https://before.test/d' WHERE name LIKE 'site:%'"
+        )
+        await world.look()
+        shown = await world.shown()
+
+    assert shown["fingerprint"] != first["fingerprint"]
+    assert shown["names"] == ["part.example.com"]
 
 
 async def test_a_removed_alias_is_no_longer_named(panel_database: Database, tmp_path: Path) -> None:

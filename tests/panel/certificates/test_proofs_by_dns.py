@@ -224,6 +224,26 @@ async def test_a_proof_that_nobody_would_find_is_refused_before_anything_is_orde
     assert "no zone example.com" in without_zone.text
 
 
+async def test_names_of_a_zone_that_is_delegated_elsewhere_are_left_out(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    async with server.core(panel_database, tmp_path) as world:
+        server.authority.verdict = server.found
+        server.parents.parents["example.org"] = frozenset({"ns.elsewhere.example"})
+        await world.ada.post(f"/sites/{world.site}/domains", {"name": "example.org"})
+        ordered = await world.issue(challenge="dns-01", wildcards=["*.example.com"])
+        await world.look()
+        shown = await world.shown()
+
+    assert ordered.status_code == 200, ordered.text
+    assert shown["names"] == ["example.com", "*.example.com"]
+    [left] = shown["left_out"]
+    assert left["name"] == "example.org"
+    assert "is delegated to ns.elsewhere.example" in left["reason"]
+    assert "At its registrar name panel.test" in left["reason"]
+
+
 async def test_what_a_core_that_was_killed_has_left_in_the_zone_goes_with_the_next_one(
     panel_database: Database, tmp_path: Path
 ) -> None:
