@@ -141,6 +141,7 @@ def cpanel(
     above: str = "cpmove-ada/",
     home: Mapping[str, bytes] = NOTHING,
     links: Mapping[str, str] = NO_LINKS,
+    zone: str = ZONE,
 ) -> bytes:
     """`home`: more files of the account's, `links`: more links of it."""
     packed = Packer()
@@ -179,9 +180,10 @@ def cpanel(
         f"GRANT USAGE ON *.* TO 'ada_wp'@'localhost' IDENTIFIED BY PASSWORD '*AB';\n"
         f"GRANT ALL PRIVILEGES ON `{DATABASE.replace('_', chr(92) + '_')}`.* TO 'ada_wp'@'localhost';\n",
     )
-    packed.file(f"{above}dnszones/{MAIN}.db", ZONE)
+    packed.file(f"{above}dnszones/{MAIN}.db", zone)
     packed.file(f"{above}cron/{USER}", CRON)
     packed.file(f"{above}va/{MAIN}", "*: ada")
+    packed.file(f"{above}vf/{MAIN}", "")
     packed.file(f"{above}proftpdpasswd", f"{USER}_ftp:x:1000:1000::/home/{USER}:/bin/ftpsh\n")
     if certificate is not None:
         packed.file(f"{above}apache_tls/{MAIN}", certificate, 0o640)

@@ -16,7 +16,9 @@ from svc_webhost.archives.model import (
     Format,
     FoundCertificate,
     FoundDatabase,
+    FoundRecord,
     FoundSite,
+    FoundZone,
     Kind,
     Survey,
     domain_of,
@@ -36,6 +38,11 @@ _OF_HOST: Final = frozenset(
     {"mail", "etc", "logs", "tmp", "ssl", "access-logs", "public_ftp", "cpanel_ftp", "perl5", "lscache", "www"}
 )
 """Folders of a home that belong to the old host's control panel."""
+_SERVICE: Final = re.compile(
+    r"(cpanel|whm|webdisk|cpcalendars|cpcontacts|_(?:cal|card)davs?\._tcp|_cpanel-dcv-test-record)\.(.+)"
+)
+"""Names of cPanel's own services. Those of mail (webmail, autodiscover, autoconfig) stay with the mailboxes."""
+_DAV_PORTS: Final = (2079, 2080)
 
 
 def read(survey: Survey) -> Account | None:
@@ -52,7 +59,7 @@ def read(survey: Survey) -> Account | None:
     for zone in survey.matching(re.compile(r"dnszones/([^/]+)\.db")):
         name = domain_of(zone[1])
         if name is not None:
-            account.zones.append(read_zone(name, survey.text(zone[0])))
+            account.zones.append(_without_services(read_zone(name, survey.text(zone[0])), account.sites))
     _certificates(survey, account)
     for crontab in survey.matching(re.compile(r"cron/[^/]+")):
         account.tasks += read_crontab(survey.text(crontab[0]))
@@ -117,6 +124,42 @@ def _sites(
         describe(survey, site)
 
 
+def _without_services(zone: FoundZone, sites: list[FoundSite]) -> FoundZone:
+    """cPanel adds names of its own services to each domain and subdomain: they are left out, and named once. Names of
+    a site, and those that another record leads to, stay."""
+    needed = {record.data.get("target") or record.data.get("exchange") for record in zone.records if not _own(record)}
+    needed |= {name for site in sites for name in (site.domain, *site.aliases)}
+    records, services = [], set()
+    for record in zone.records:
+        found = _SERVICE.fullmatch(record.name)
+        if found is not None and _own(record) and record.name not in needed:
+            services.add(found[1])
+        else:
+            records.append(record)
+    if services:
+        zone.records = records
+        names = f"{', '.join(sorted(services))} of {zone.name}"
+        zone.left.append((names, "services of cPanel, which this server does not have"))
+    return zone
+
+
+def _own(record: FoundRecord) -> bool:
+    """Whether cPanel has added it: a customer may have given one of the names to another server."""
+    found = _SERVICE.fullmatch(record.name)
+    if found is None:
+        return False
+    match record.type:
+        case "A" | "AAAA":
+            return not found[1].startswith("_")
+        case "CNAME":
+            return str(record.data["target"]) == found[2]
+        case "SRV":
+            return record.data["port"] in _DAV_PORTS
+        case "TXT":
+            return str(record.data["text"]).startswith(("path=", "_cpanel-dcv-test-record="))
+    return False
+
+
 def nest(sites: list[FoundSite]) -> None:
     """Folders of sites inside other sites' folders belong to the inner site."""
     for site in sites:
@@ -166,8 +209,9 @@ def _left(survey: Survey, account: Account, home: str) -> None:
         account.leave(Kind.MAIL, name, "mailboxes are not imported: this server keeps no mail")
     if survey.there(f"{home}/mail") and not boxes:
         account.leave(Kind.MAIL, "mail", "mailboxes are not imported: this server keeps no mail")
-    for found in survey.matching(re.compile(r"v[af]/([^/]+)")):
-        account.leave(Kind.MAIL, f"forwarders of {found[1]}", "forwarders are not imported: this server keeps no mail")
+    # A domain has a file of forwarders and one of filters.
+    for name in sorted({found[1] for found in survey.matching(re.compile(r"v[af]/([^/]+)"))}):
+        account.leave(Kind.MAIL, f"forwarders of {name}", "forwarders are not imported: this server keeps no mail")
     for line in survey.text("proftpdpasswd").splitlines():
         name = line.split(":", 1)[0].strip()
         if name:
