@@ -15,6 +15,7 @@ from tests.panel.imports.world import World, world_of
 from tests.support import foreign_archives as foreign
 from tests.support.certificates import self_signed
 from tests.support.foreign_archives import ADDON, DATABASE, MAIN
+from tests.support.zone_files import CPANEL, DKIM, OLD
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="archives are unpacked by other accounts")
 
@@ -52,6 +53,37 @@ async def test_mail_goes_on_to_where_it_went_and_the_site_comes_here(world: Worl
     assert (f"mail.{MAIN}", "A", "198.51.100.7") in served
     assert (MAIN, "A", "203.0.113.80") in served
     assert not any(name == MAIN and data == "198.51.100.7" for name, _, data in served)
+
+
+async def test_a_zone_as_cpanel_writes_it_comes_whole_and_mail_stays_where_it_was(world: World) -> None:
+    imported = await world.uploaded(foreign.cpanel(foreign.model(), zone=CPANEL.text))
+
+    await world.applied(imported)
+    shown = await world.shown(imported)
+    answers = world.name_server.answers
+
+    assert answers(MAIN, "A") == {"203.0.113.80"}
+    assert answers(MAIN, "MX") == {f"0 mail.{MAIN}."}
+    assert answers(f"mail.{MAIN}", "A") == answers(f"ftp.{MAIN}", "A") == {OLD}
+    assert len(answers(MAIN, "TXT")) == 2
+    assert [text.replace('" "', "").strip('"') for text in answers(f"default._domainkey.{MAIN}", "TXT")] == [DKIM]
+    assert answers(f"cpanel.{MAIN}", "A") == set()
+    assert [note for note in shown["notes"] if note["kind"] == "dns"] == []
+    assert of(shown, "dns")[MAIN][1].split("; ")[1:] == [
+        f"{MAIN} leads to this server",
+        f"mail.{MAIN}, ftp.{MAIN}: the records that {MAIN} had, instead of an alias of it",
+        f"mail goes to mail.{MAIN}, which has the address that {MAIN} had",
+    ]
+    assert [name for name in of(shown, "dns") if "cpanel" in name] == [
+        f"_caldav._tcp, _caldavs._tcp, _cpanel-dcv-test-record, cpanel, cpcalendars, cpcontacts, webdisk, whm of {MAIN}"
+    ]
+
+
+async def test_each_item_of_a_plan_is_named_once(world: World) -> None:
+    plan = (await world.uploaded(foreign.cpanel(foreign.model(), zone=CPANEL.text)))["plan"]
+
+    named = [(item["kind"], item["name"], item["reason"]) for item in plan]
+    assert len(named) == len(set(named))
 
 
 async def test_tasks_and_the_certificate_come_with_the_site(world: World, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def full_name(given: str, zone: str) -> str:
 def check(zone: str, nameservers: Collection[str], others: Sequence[NewRecord], record: NewRecord) -> None:
     """Raises invalid for a record that is never possible, conflict for one that conflicts with `others`, the other
     records of the zone. `nameservers` are the zone's own."""
-    _check_name(zone, record)
+    check_name(zone, record)
     _check_size(others, record)
     _check_alias(others, record)
     _check_targets(zone, nameservers, others, record)
@@ -66,7 +66,8 @@ def check_removal(others: Sequence[NewRecord], record: NewRecord) -> None:
         raise conflict(f"The DS records of {record.name} need its NS record.", hint="Remove the DS records first.")
 
 
-def _check_name(zone: str, record: NewRecord) -> None:
+def check_name(zone: str, record: NewRecord) -> None:
+    """Raises invalid for a record that is not possible at its name, whatever other records there are."""
     type_, name = record.type, record.name
     if name == zone and type_ in (_T.CNAME, _T.NS, _T.DS):
         why = {
@@ -113,12 +114,12 @@ def _check_targets(zone: str, nameservers: Collection[str], others: Sequence[New
     if isinstance(record.data, CnameData):
         if record.data.target == record.name:
             raise wrong_field("data.target", "an alias cannot lead to itself")
-        needed = sorted({other.type.value for other in others if _target(other) == record.name})
+        needed = sorted({other.type.value for other in others if target_of(other) == record.name})
         if record.name in nameservers:
             needed.append("NS")
         if needed:
             raise conflict(f"{record.name} is the target of {' and '.join(needed)} records, which cannot be an alias.")
-    target = _target(record)
+    target = target_of(record)
     if target is not None and any(other.type is _T.CNAME and other.name == target for other in others):
         raise conflict(
             f"{target} is an alias (CNAME), and {record.type} records must not lead to one.",
@@ -145,12 +146,17 @@ def _check_delegation(zone: str, others: Sequence[NewRecord], record: NewRecord)
                     f"{other.name} has a {other.type} record, which nobody finds once {record.name} is delegated.",
                     hint="Remove it first, and have the other name servers answer it.",
                 )
-    above = next((cut for cut in _ancestors(record.name, zone) if cut in cuts), None)
-    if above is not None and not _may_be_at(record, above):
+    if (above := delegation_above(zone, cuts, record)) is not None:
         raise conflict(
             f"{above} is delegated to other name servers, which are authoritative for {record.name}.",
             hint="Add the record there, or remove the NS records.",
         )
+
+
+def delegation_above(zone: str, cuts: Collection[str], record: NewRecord) -> str | None:
+    """The delegated name that hides the record: its own, or one above. `cuts` are the names with NS records."""
+    above = next((cut for cut in _ancestors(record.name, zone) if cut in cuts), None)
+    return None if above is None or _may_be_at(record, above) else above
 
 
 def _may_be_at(record: NewRecord, cut: str) -> bool:
@@ -164,7 +170,8 @@ def _ancestors(name: str, zone: str) -> Iterable[str]:
         name = name.partition(".")[2]
 
 
-def _target(record: NewRecord) -> str | None:
+def target_of(record: NewRecord) -> str | None:
+    """The host that the record leads to, which must not be an alias; `.` for none."""
     match record.data:
         case MxData():
             return record.data.exchange

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from svc_actors.panel.dns.records import NewRecord
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.files import site_folder
@@ -15,12 +13,12 @@ from svc_actors.panel.imports.applied import Applied, Parts
 from svc_actors.panel.imports.plan import (
     PlanAction,
     names_of,
-    records_of,
     task_of,
 )
 from svc_actors.panel.imports.records import (
     add_outcome,
 )
+from svc_actors.panel.imports.zones import ImportedZones
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.schedules.cron import BadCronError, Cron, next_time, zone_of
 from svc_actors.panel.schedules.records import insert_schedule
@@ -30,12 +28,10 @@ from svc_common.errors import ErrorCode, ServiceError
 from svc_webhost.archives.model import FoundCertificate, FoundSite, Kind
 from svc_webhost.archives.placing import ASIDE
 from svc_webhost.confined.protocol import Read
-from svc_webhost.knot import RecordData
 
 _TASK_SECONDS: Final = 3600
 MOST_FILE: Final = 1 << 20
 CALLER: Final = service_itself("import.apply")
-_DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 
 
 class Belongings:
@@ -101,17 +97,11 @@ class Belongings:
         if zone not in {row["registrable"] for row in rows}:
             await self.note(run, applied, Kind.DNS, zone, "no imported site has a name in it, so it is not served here")
             return
-        found = next(each for each in applied.account.zones if each.name == zone)
         names = names_of(applied.account, applied.choices)
-        records, _ = records_of(found, names, self._parts.addresses)
+        here = ImportedZones(applied.account.zones, names, self._parts.addresses).here(zone)
         wanted: dict[str, list[NewRecord]] = defaultdict(list)
-        for record in records:
-            try:
-                data = _DATA.validate_python(record.data)
-            except ValidationError as error:
-                await self.note(run, applied, Kind.DNS, f"{record.name} {record.type}", error.errors()[0]["msg"])
-                continue
-            wanted[record.name].append(NewRecord(record.name, record.ttl, data))
+        for record in here.records:
+            wanted[record.name].append(record)
 
         async def serve() -> None:
             zone_actor = self._parts.actors.ref(DnsZone, zone)

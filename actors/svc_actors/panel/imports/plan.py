@@ -6,12 +6,13 @@ The plan is applied with the same functions, so the plan and its result agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
+from svc_actors.panel.imports.zones import ImportedZones, ZoneHere
 from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
 from svc_webhost.accepted import is_protected_place
 from svc_webhost.archives.crontab import NoTaskError, Task, typed
@@ -19,15 +20,12 @@ from svc_webhost.archives.model import (
     Account,
     FoundDatabase,
     FoundPasswords,
-    FoundRecord,
     FoundSite,
-    FoundZone,
     Kind,
 )
 from svc_webhost.archives.placing import name_in_site
 from svc_webhost.archives.tree import NO_DOMAIN
 
-_ADDRESSES: Final = ("A", "AAAA")
 _NAMED: Final = 10
 """The most left-out logins that are named."""
 
@@ -80,9 +78,9 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
         items += _site(site, server, choices)
     for database in account.databases:
         items += _database(account, database)
-    names = names_of(account, choices)
+    zones = ImportedZones(account.zones, names_of(account, choices), server.addresses)
     for zone in account.zones:
-        items += _zone(zone, names, server)
+        items += _zone(zone.name, zones.here(zone.name))
     for certificate in account.certificates:
         reason = "it is served if it is valid, and its key is its own"
         items.append(_chosen(Kind.CERTIFICATE, certificate.domain, PlanAction.IMPORT, reason))
@@ -154,41 +152,6 @@ def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
     if new == site.domain:
         return [alias for alias in site.aliases if choices.wants(Kind.ALIAS, alias)]
     return [f"www.{new}"] if f"www.{site.domain}" in site.aliases else []
-
-
-def records_of(
-    zone: FoundZone, names: Collection[str], addresses: Sequence[IPv4Address | IPv6Address]
-) -> tuple[list[FoundRecord], list[str]]:
-    """The zone's records as they will be here, and the changes in words. Names of imported sites point to this server.
-    Mail still goes to the old server, whose address gets a name that no site has."""
-    if not addresses:
-        return list(zone.records), []
-    changed: list[str] = []
-    old = [record for record in zone.records if record.name in names and record.type in _ADDRESSES]
-    kept = [record for record in zone.records if record not in old and not _alias(record, names)]
-    for name in sorted({record.name for record in zone.records if record not in kept}):
-        ttl = next(record.ttl for record in zone.records if record.name == name)
-        for address in addresses:
-            kind = "A" if address.version == 4 else "AAAA"
-            kept.append(FoundRecord(name, ttl, kind, {"type": kind, "address": str(address)}))
-        changed.append(f"{name} leads to this server")
-    for record in [each for each in kept if each.type == "MX" and each.data["exchange"] in names]:
-        before = record.data["exchange"]
-        mail = next((n for n in (f"mail.{zone.name}",) if n not in names and _has(kept, n)), f"mail-before.{zone.name}")
-        if not _has(kept, mail):
-            kept += [replace(each, name=mail) for each in old if each.name == before]
-        kept[kept.index(record)] = replace(record, data={**record.data, "exchange": mail})
-        changed.append(f"mail goes to {mail}, which has the address that {before} had")
-    return kept, changed
-
-
-def _alias(record: FoundRecord, names: Collection[str]) -> bool:
-    """Whether this CNAME of a site is replaced by an address: it is unless it leads to a name of an imported site."""
-    return record.type == "CNAME" and record.name in names and record.data["target"] not in names
-
-
-def _has(records: Sequence[FoundRecord], name: str) -> bool:
-    return any(record.name == name and record.type in (*_ADDRESSES, "CNAME") for record in records)
 
 
 def task_of(account: Account, number: int) -> Task | None:
@@ -268,8 +231,7 @@ def _passwords(account: Account, number: int, found: FoundPasswords, choices: Ch
     return Item(Kind.PROTECTED_PATH, name, action, reason, f"{Kind.PROTECTED_PATH.value}:{number}")
 
 
-def _zone(zone: FoundZone, names: Collection[str], server: ServerFacts) -> list[Item]:
-    records, changed = records_of(zone, names, server.addresses)
-    what = f"{len(records)} records; {'; '.join(changed)}" if changed else f"{len(records)} records"
-    items = [_chosen(Kind.DNS, zone.name, PlanAction.CHANGE if changed else PlanAction.IMPORT, what)]
-    return [*items, *(Item(Kind.DNS, name, PlanAction.LEAVE_OUT, reason) for name, reason in zone.left)]
+def _zone(name: str, zone: ZoneHere) -> list[Item]:
+    what = "; ".join([f"{len(zone.records)} records", *zone.changed])
+    items = [_chosen(Kind.DNS, name, PlanAction.CHANGE if zone.changed else PlanAction.IMPORT, what)]
+    return [*items, *(Item(Kind.DNS, record, PlanAction.LEAVE_OUT, reason) for record, reason in zone.left)]

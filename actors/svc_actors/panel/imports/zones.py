@@ -1,0 +1,326 @@
+"""Imported zones as they will be here. Pure: plan, application and verification ask the same.
+
+A zone answers every question as on the old host, except that the names of imported sites lead to this server. Services
+of these names that are not imported stay where they were:
+
+- A name that was an alias of a site, and is none itself (`mail`, `ftp` in zones of cPanel), gets the records that the
+  site had. As an alias it would lead to this server.
+- Where MX, SRV and NS records led to the name of a site, they lead to a name with the addresses that the site had.
+- Where they led to another alias, which they must not (RFC 2181, section 10.3), they lead to the name behind it.
+
+Rejected: to import the records of a name together or not at all. One bad record would take the address and the mail of
+the domain with it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from itertools import chain, count
+from typing import Final
+
+from pydantic import ValidationError
+
+from svc_actors.panel.dns.records import DATA, NewRecord
+from svc_actors.panel.dns.rules import MOST_RECORDS, check_name, delegation_above, target_of
+from svc_common.errors import ServiceError
+from svc_webhost.archives.model import FoundZone
+from svc_webhost.knot import RecordData, RecordType
+from svc_webhost.knot.data import AaaaData, AData, CnameData, MxData, TxtData
+from svc_webhost.knot.names import is_within, to_ascii
+
+ADDRESSES: Final = (RecordType.A, RecordType.AAAA)
+_LEADING: Final = (*ADDRESSES, RecordType.CNAME)
+_LONGEST_CHAIN: Final = 8
+"""Aliases in a row that are followed."""
+_NAMED: Final = 10
+
+
+@dataclass(frozen=True)
+class ZoneHere:
+    """`changed`: what is otherwise than on the old host, in words. `left`: records that are not taken, and why."""
+
+    records: list[NewRecord] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Answers:
+    """What a name server answers from these records."""
+
+    def __init__(self, records: Iterable[NewRecord]) -> None:
+        self._records: dict[str, list[NewRecord]] = defaultdict(list)
+        self._names: set[str] = set()
+        for record in records:
+            self.add(record)
+
+    def add(self, record: NewRecord) -> None:
+        self._records[record.name].append(record)
+        name = record.name
+        while name and name not in self._names:
+            self._names.add(name)
+            name = name.partition(".")[2]
+
+    def has(self, name: str) -> bool:
+        """Whether the name has records of its own."""
+        return name in self._records
+
+    def at(self, name: str) -> Sequence[NewRecord]:
+        """The name's own records, or else those of the wildcard that answers for it (RFC 4592)."""
+        if name in self._names:
+            return self._records.get(name, ())
+        above = name
+        while above := above.partition(".")[2]:
+            if above in self._names:
+                return self._records.get(f"*.{above}", ())
+        return ()
+
+    def end(self, name: str) -> str:
+        """The name that this one is an alias of, at the end of all of its aliases; itself if it is none."""
+        for _ in range(_LONGEST_CHAIN):
+            alias = next((each.data for each in self._records.get(name, ()) if isinstance(each.data, CnameData)), None)
+            if alias is None:
+                break
+            name = alias.target
+        return name
+
+    def behind(self, name: str) -> Sequence[NewRecord]:
+        """What a resolver finds for the name: its records, or those that its aliases lead to."""
+        for _ in range(_LONGEST_CHAIN):
+            there = self.at(name)
+            alias = next((each.data for each in there if isinstance(each.data, CnameData)), None)
+            if alias is None:
+                return there
+            name = alias.target
+        return ()
+
+    def addresses(self, name: str) -> list[NewRecord]:
+        return [each for each in self.behind(name) if each.type in ADDRESSES]
+
+
+class ImportedZones:
+    """`names`: those of the imported sites. `addresses`: those of this server."""
+
+    def __init__(
+        self,
+        zones: Sequence[FoundZone],
+        names: Collection[str],
+        addresses: Sequence[IPv4Address | IPv6Address],
+    ) -> None:
+        self._names = frozenset(names)
+        self._addresses = [_address(each) for each in addresses]
+        self._zones: dict[str, ZoneHere] = {}
+        for zone in zones:
+            self._zones.setdefault(zone.name, _valid(zone))
+        # Sites of an account lead to each other across its zones.
+        self._before = Answers(chain.from_iterable(zone.records for zone in self._zones.values()))
+        self._names_of: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(self._names):
+            above = name
+            while above:
+                if above in self._zones:
+                    self._names_of[above].append(name)
+                above = above.partition(".")[2]
+
+    def here(self, zone: str) -> ZoneHere:
+        valid = self._zones[zone]
+        # Without an address of its own a server cannot have names lead to itself.
+        records = valid.records
+        changed: list[str] = []
+        left = list(valid.left)
+        if self._addresses:
+            records = self._retargeted(zone, self._moved(zone, records, changed, left), changed, left)
+            changed += self._unauthorised(zone, records)
+        return ZoneHere(_possible(zone, records, left), list(dict.fromkeys(changed)), list(dict.fromkeys(left)))
+
+    def _moved(
+        self, zone: str, records: Sequence[NewRecord], changed: list[str], left: list[tuple[str, str]]
+    ) -> list[NewRecord]:
+        """With the names of sites at this server, and everything else where it was."""
+        moved: list[NewRecord] = []
+        staying: dict[str, list[str]] = defaultdict(list)
+        for record in records:
+            target = record.data.target if isinstance(record.data, CnameData) else None
+            if record.name in self._names and record.type in _LEADING:
+                # `www` stays an alias of a name that leads here too.
+                if target in self._names_of[zone] and record.name != zone:
+                    moved.append(record)
+                continue
+            if target is None or target not in self._names:
+                moved.append(record)
+            elif not self._before.addresses(target):
+                changed.append(f"{record.name} is an alias of {target}, which leads to this server")
+                moved.append(record)
+            elif len(moved) > MOST_RECORDS:
+                left.append((f"{record.name} CNAME", f"a zone has at most {MOST_RECORDS} records"))
+            else:
+                stays = self._before.behind(target)
+                moved += [replace(each, name=record.name) for each in stays if each.type is not RecordType.NS]
+                staying[target].append(record.name)
+        before, aliases = Answers(records), {record.name for record in moved if record.type is RecordType.CNAME}
+        for name in self._names_of[zone]:
+            there = before.at(name)
+            leading = [each for each in there if each.type in _LEADING]
+            if name in aliases or not leading:
+                continue
+            moved += [NewRecord(name, leading[0].ttl, data) for data in self._addresses]
+            if not before.has(name):
+                # The wildcard that answered for it does so no longer.
+                moved += [replace(each, name=name) for each in there if each.type not in _LEADING]
+            changed.append(f"{name} leads to this server")
+        for target, names in staying.items():
+            changed.append(f"{_listed(names)}: the records that {target} had, instead of an alias of it")
+        return moved
+
+    def _retargeted(
+        self, zone: str, records: Sequence[NewRecord], changed: list[str], left: list[tuple[str, str]]
+    ) -> list[NewRecord]:
+        """With MX, SRV and NS records that lead to where they led, and to no alias."""
+        answers, made = Answers(records), []
+        retargeted: list[NewRecord] = []
+        for record in records:
+            target = target_of(record)
+            end = target if target is None else answers.end(target)
+            if target is None or end is None or (end == target and end not in self._names):
+                retargeted.append(record)
+                continue
+            what = "mail" if record.type is RecordType.MX else f"{record.name} {record.type}"
+            if end in self._names:
+                stays = self._before.addresses(target)
+                if not stays:
+                    changed.append(
+                        f"{what} goes to {target}, which leads to this server: the archive has no address of it"
+                    )
+                    retargeted.append(record)
+                    continue
+                end, new = self._name_with(zone, stays, answers)
+                made += new
+                changed.append(f"{what} goes to {end}, which has the address that {target} had")
+            else:
+                changed.append(f"{what} goes to {end}, of which {target} is an alias")
+            key = "exchange" if record.type is RecordType.MX else "target"
+            try:
+                data = DATA.validate_python({**record.data.model_dump(), key: end})
+                retargeted.append(replace(record, data=data))
+            except ValidationError as error:
+                left.append((f"{record.name} {record.type}", f"{target} is an alias of {end}: {_problem(error)}"))
+        return retargeted + made
+
+    def _unauthorised(self, zone: str, records: Sequence[NewRecord]) -> list[str]:
+        """In words, the SPF records of sites that allow the old host's mail by nothing but the site's address."""
+        answers, found = Answers(records), []
+        for record in records:
+            terms = _spf_terms(record)
+            if record.name not in self._names_of[zone] or not {"a", f"a:{record.name}"}.intersection(terms):
+                continue
+            exchanges = [each.data.exchange for each in answers.at(record.name) if isinstance(each.data, MxData)]
+            servers = [each.data for exchange in exchanges if "mx" in terms for each in answers.addresses(exchange)]
+            missing = [
+                f"ip{old.data.address.version}:{old.data.address}"
+                for old in self._before.addresses(record.name)
+                if isinstance(old.data, AData | AaaaData) and old.data not in servers
+                if not any(_allows(term, old.data.address) for term in terms)
+            ]
+            if missing:
+                found.append(
+                    f"SPF of {record.name}: add {' '.join(missing)} if the old host goes on sending mail of it"
+                )
+        return found
+
+    def _name_with(self, zone: str, addresses: Sequence[NewRecord], answers: Answers) -> tuple[str, list[NewRecord]]:
+        """A name of no site that has these addresses: `mail` if it has them, or else a new one with its records."""
+        wanted = {each.data for each in addresses}
+
+        def fits(name: str) -> bool:
+            return name not in self._names and wanted == {
+                each.data for each in answers.at(name) if each.type in ADDRESSES
+            }
+
+        if fits(mail := f"mail.{zone}"):
+            return mail, []
+        numbered = (f"mail-before-{number}.{zone}" for number in count(2))
+        name = next(
+            name
+            for name in chain([f"mail-before.{zone}"], numbered)
+            if fits(name) or not (name in self._names or answers.has(name))
+        )
+        if fits(name):
+            return name, []
+        new = [replace(each, name=name) for each in addresses]
+        for record in new:
+            answers.add(record)
+        return name, new
+
+
+def _valid(zone: FoundZone) -> ZoneHere:
+    valid = ZoneHere(left=list(zone.left))
+    for found in zone.records:
+        try:
+            record = NewRecord(to_ascii(found.name, wildcard=True), found.ttl, DATA.validate_python(found.data))
+        except ValueError as error:
+            valid.left.append((f"{found.name[:253]} {found.type}", _problem(error)))
+            continue
+        if is_within(record.name, zone.name):
+            valid.records.append(record)
+        else:
+            valid.left.append((f"{record.name} {record.type}", "it is not in the zone"))
+    return valid
+
+
+def _possible(zone: str, records: Iterable[NewRecord], left: list[tuple[str, str]]) -> list[NewRecord]:
+    """The records that can be in one zone. Of those that cannot be together, an alias stays, as it does on name servers
+    that answer from both (PowerDNS)."""
+    known = dict.fromkeys(records)
+    aliases: dict[str, NewRecord] = {}
+    for record in known:
+        if record.type is RecordType.CNAME and record.name != zone:
+            aliases.setdefault(record.name, record)
+    cuts = {record.name for record in known if record.type is RecordType.NS}
+    possible: list[NewRecord] = []
+    seen: set[tuple[str, RecordData]] = set()
+    for record in known:
+        shown = f"{record.name} {record.type}"
+        try:
+            check_name(zone, record)
+        except ServiceError as error:
+            left.append((shown, error.message))
+            continue
+        above = delegation_above(zone, cuts, record)
+        if aliases.get(record.name, record) is not record:
+            left.append((shown, f"{record.name} is an alias (CNAME), which cannot have other records"))
+        elif above is not None:
+            left.append((shown, f"{above} is delegated to other name servers, which answer for it"))
+        elif (record.name, record.data) not in seen:
+            seen.add((record.name, record.data))
+            possible.append(record)
+    return possible
+
+
+def _address(address: IPv4Address | IPv6Address) -> RecordData:
+    return DATA.validate_python({"type": "A" if address.version == 4 else "AAAA", "address": str(address)})
+
+
+def _spf_terms(record: NewRecord) -> list[str]:
+    """What an SPF record allows (RFC 7208); nothing for any other record."""
+    version, *terms = record.data.text.lower().split() or [""] if isinstance(record.data, TxtData) else [""]
+    return [term.removeprefix("+") for term in terms] if version == "v=spf1" else []
+
+
+def _allows(term: str, address: IPv4Address | IPv6Address) -> bool:
+    try:
+        return term.startswith(f"ip{address.version}:") and address in ip_network(term[4:], strict=False)
+    except ValueError:
+        return False
+
+
+def _problem(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(error)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
