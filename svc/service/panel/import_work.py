@@ -10,6 +10,7 @@ from svc_actors.panel.imports import analysing, applying, fetching, verifying
 from svc_actors.panel.imports.applied import Parts
 from svc_actors.panel.imports.contents import Contents
 from svc_actors.panel.imports.fetching import ForeignSites
+from svc_actors.panel.imports.zone_checks import ZoneChecks
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.runtime import ActorSystem
@@ -50,7 +51,13 @@ def handle_imports(
     )
     ports = verifying.SitesPorts(config.sites_http_port, config.sites_https_port)
     verification = verifying.MigrationVerification(
-        database, files, config.folders, outbound, ports, Contents(database, host.tables, host.php_extensions.loaded)
+        database,
+        files,
+        config.folders,
+        outbound,
+        ports,
+        Contents(database, host.tables, host.php_extensions.loaded),
+        ZoneChecks(database, parts.addresses, outbound.resolve),
     )
     jobs.handle(verifying.KIND, verification, seconds=verifying.SECONDS)
     jobs.handle(applying.KIND, applying.ImportApplication(parts), seconds=applying.SECONDS)

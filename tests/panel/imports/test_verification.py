@@ -21,13 +21,17 @@ from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from svc_webhost.confined.pages import paths_of_sitemap, similarity
 from svc_webhost.confined_client import SiteFolder
-from tests.panel.imports.world import FolderAccounts
+from tests.panel.imports.world import FolderAccounts, world_of
+from tests.support import foreign_archives as foreign
+from tests.support.foreign_archives import MAIN
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.site_files import give
 from tests.support.stack import free_port
+from tests.support.zone_files import CPANEL
 
 HTML = {"content-type": "text/html; charset=utf-8"}
+ALLOWED = WebhookSettings(networks=(ip_network("127.0.0.0/8"),))
 NAMES = frozenset({"shop.example", "www.shop.example"})
 
 
@@ -149,11 +153,10 @@ class World:
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World]:
     host = replace(recorded_host(), accounts=FolderAccounts(tmp_path / "sites"))
-    allowed = WebhookSettings(networks=(ip_network("127.0.0.0/8"),))
     async with (
         hosts() as (old, new),
         open_panel(
-            panel_database, tmp_path, host, webhooks=allowed, sites_http_port=new.port, loops=["jobs", "web server"]
+            panel_database, tmp_path, host, webhooks=ALLOWED, sites_http_port=new.port, loops=["jobs", "web server"]
         ) as panel,
     ):
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")
@@ -241,3 +244,50 @@ async def test_an_address_inside_of_the_providers_network_is_not_asked(world: Wo
     assert {job["status"] for job in refused} == {"failed"}
     assert all("cannot be queried" in job["error"]["message"] for job in refused)
     assert foreign.status_code == 404
+
+
+@needs_root
+async def test_an_imported_zone_is_compared_and_each_mail_server_asked_for_its_address(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    known = {"mx.elsewhere.example": ["192.0.2.25"], "here.elsewhere.example": ["203.0.113.80"]}
+
+    async def resolve(name: str, port: int) -> list[str]:
+        if name not in known:
+            raise OSError(f"{name} is unknown")
+        return known[name]
+
+    host = replace(recorded_host(), accounts=FolderAccounts(tmp_path / "sites"), resolve=resolve)
+    more = "".join(f"@ MX 20 {name}.elsewhere.example.\n" for name in ("mx", "here", "gone"))
+    async with (
+        hosts() as (old, new),
+        world_of(panel_database, tmp_path, host, new=True, webhooks=ALLOWED, sites_http_port=new.port) as imports,
+    ):
+        imported = await imports.uploaded(foreign.cpanel(foreign.model(), zone=CPANEL.text + more))
+        await imports.applied(imported)
+        world = World(imports.panel, imports.ada, imports.bob, await imports.site(MAIN), old, new)
+        old.pages = {"/": (200, b"<p>shop</p>")}
+
+        async def checks() -> dict[str, tuple[bool, str | None]]:
+            await world.verified()
+            report = (await world.ada.get(f"/sites/{world.site['id']}/migration/verify")).json()
+            return {check["name"]: (check["ok"], check["reason"]) for check in report["checks"]}
+
+        imported_checks = await checks()
+        records = (await world.ada.get(f"/sites/{world.site['id']}/dns")).json()["records"]
+        for record in records:
+            if record["name"] in (MAIN, f"mail.{MAIN}") and record["type"] in ("A", "AAAA"):
+                await world.ada.delete(f"/sites/{world.site['id']}/dns/records/{record['id']}")
+        changed_checks = await checks()
+
+    assert imported_checks["dns"] == (True, None)
+    assert imported_checks["mail"] == (
+        False,
+        "gone.elsewhere.example: it has no address; here.elsewhere.example: it is this server, which keeps no mail",
+    )
+    assert changed_checks["dns"] == (
+        False,
+        f"records of the import that are not here: mail.{MAIN} A, mail.{MAIN} AAAA, {MAIN} A; {MAIN} has no address",
+    )
+    assert changed_checks["mail"][1] is not None
+    assert f"mail.{MAIN}: it has no address" in changed_checks["mail"][1]

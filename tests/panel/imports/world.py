@@ -105,11 +105,12 @@ class World:
 
 @asynccontextmanager
 async def world_of(
-    database: Database, folder: Path, host: Host | None = None, *, new: bool = False
+    database: Database, folder: Path, host: Host | None = None, *, new: bool = False, **settings: Any
 ) -> AsyncIterator[World]:
-    """`host`: that of an earlier world with the same database and folder, where this is not the first."""
+    """`host`: that of an earlier world with the same database and folder, where this is not the first. `settings`:
+    those of `open_panel`."""
     server = host or replace(recorded_host(), accounts=FolderAccounts(folder / "sites"))
-    async with open_panel(database, folder, server, loops=["jobs", "web server"]) as panel:
+    async with open_panel(database, folder, server, loops=["jobs", "web server"], **settings) as panel:
         if host is None or new:
             ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
             await panel.person("root@example.com", "administrator")

@@ -30,6 +30,7 @@ from svc_actors.panel.imports.comparing import Answer, are_pages, check, differe
 from svc_actors.panel.imports.contents import NOT_LOADED, Contents, served_by
 from svc_actors.panel.imports.plan import task_of
 from svc_actors.panel.imports.records import read_import
+from svc_actors.panel.imports.zone_checks import ZoneChecks
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.states import SiteStatus
@@ -98,6 +99,7 @@ class MigrationVerification:
         outbound: Outbound,
         ports: SitesPorts,
         contents: Contents,
+        zones: ZoneChecks,
     ) -> None:
         self._database = database
         self._files = files
@@ -105,6 +107,7 @@ class MigrationVerification:
         self._outbound = outbound
         self._ports = ports
         self._contents = contents
+        self._zones = zones
 
     async def compare(self, run: JobRun) -> None:
         site = await read_site(self._database, run.site_id)
@@ -139,7 +142,7 @@ class MigrationVerification:
             check("status", site.status is SiteStatus.ACTIVE, f"the site is {site.status.value}"),
             check("certificate", bool(certificate.names), "the site has no certificate, and HTTPS is not answered"),
         ]
-        imported, found = await self._imported(site)
+        imported, found = await self._imported(site, names)
         checks += imported
         php, php_checks = await self._contents.php(site, found, served_by(first.headers))
         checks += php_checks
@@ -233,8 +236,9 @@ class MigrationVerification:
                 elif entry["kind"] == "file" and is_asked(entry["name"]):
                     yield quote(path.removeprefix("public"))
 
-    async def _imported(self, site: SiteRow) -> tuple[list[dict[str, Any]], FoundSite | None]:
-        """The content that the import of the site recorded, and the site's name in the import."""
+    async def _imported(self, site: SiteRow, names: frozenset[str]) -> tuple[list[dict[str, Any]], FoundSite | None]:
+        """The content that the import of the site recorded, and the site's name in the import. `names` are the site's
+        names here."""
         row = await self._database.fetchrow("SELECT import_id, domain FROM import_sites WHERE site_id = $1", site.id)
         if row is None:
             return [], None
@@ -243,15 +247,7 @@ class MigrationVerification:
         found = next((each for each in account.sites if each.domain == row["domain"]), None)
         if found is None:
             return [check("import", False, "its import no longer names the site", stops=False)], None
-        checks = []
-        zone = next((each for each in account.zones if each.name == site.domain), None)
-        mail = {record.name for record in zone.records if record.type == "MX"} if zone is not None else set()
-        if mail and choices_of(imported).wants(Kind.DNS, site.domain):
-            rows = await self._database.fetch(
-                "SELECT DISTINCT name FROM dns_records WHERE zone = $1 AND type = 'MX'", site.domain
-            )
-            missing = sorted(mail - {each["name"] for each in rows})
-            checks.append(check("mail", not missing, f"no MX records are served here for {', '.join(missing)[:200]}"))
+        checks = await self._zones.of(site.owner_id, names, account, choices_of(imported))
         left = [n for n, _ in enumerate(account.tasks) if task_of(account, n) is None]
         checks.append(check("tasks", not left, f"{len(left)} lines of its crontab are not tasks here", stops=False))
         databases = [each for each in account.databases if each.site == found.domain]
