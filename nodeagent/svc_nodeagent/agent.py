@@ -3,8 +3,9 @@
 Invariants:
 
 - it reconnects without end, with jittered exponential back-off; only an operator stops it;
-- the certificate is renewed at two thirds of its lifetime over the open channel; the new one replaces the old file only
-  once a connection made with it has been welcomed, and until then the old connection stays in use.
+- the certificate is renewed at two thirds of its lifetime over the open channel; the new certificate replaces the old
+  one's file only once the controller has welcomed a connection made with the new one; until then the old connection
+  stays in use.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds. A pause is drawn evenly from between half of the current back-off and all of it. The back-off grows by
-    `growth` up to `longest_pause` and starts again after a connection that held for `settled_after`. With a growth of
-    one half, the last pause is a third of the outage: after a controller was replaced, agents wait little longer than
-    the replacement took."""
+    """Seconds. A pause before a reconnection is drawn evenly from between half of the current back-off and all of it.
+    The back-off grows by `growth` up to `longest_pause` and starts again after a connection that held for
+    `settled_after`. With a growth of one half, the last pause is a third of the outage: after a controller was
+    replaced, agents wait little longer than the replacement took."""
 
     first_pause: float = 0.5
     growth: float = 1.5
@@ -316,7 +317,8 @@ class Agent:
 
 
 def _load_unproven(folder: AgentFolder) -> Identity | None:
-    """The renewed identity that has not opened a connection yet, if there is one. An unusable one is removed."""
+    """The renewed identity with which no connection has been opened yet, if there is one. A file of it that cannot be
+    used is removed."""
     if not folder.next_identity.exists():
         return None
     try:

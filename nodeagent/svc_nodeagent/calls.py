@@ -1,7 +1,8 @@
 """The host calls of an operation: calls of libvirt, programs, downloads, each with its time and its error.
 
-They are noted only for an operation that is part of a trace (`Request.traceparent`); the result carries them to the
-controller, which turns them into spans. Calls that the host makes on its own, or without an operation, are not noted.
+Calls are noted only for an operation that is part of a trace (`Request.traceparent`); the operation's result carries
+them to the controller, which turns them into spans. Calls that the host makes on its own, or without an operation, are
+not noted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def note_calls() -> list[HostCall]:
 
 @contextmanager
 def host_call(name: str) -> Iterator[None]:
-    """A block that is one call of the host."""
+    """Note what runs in this block as one call of the host."""
     calls = _CALLS.get()
     if calls is None:
         yield

@@ -73,7 +73,8 @@ class AgentFolder:
             ) from error
 
     def write(self, file: Path, data: bytes) -> None:
-        """Replace a file atomically: after a crash it is the old one or the new one. Readable by the owner alone."""
+        """Replace a file atomically: after a crash the file has its old content or its new content. It is readable by
+        its owner alone."""
         write_whole(file, data, mode=0o600)
 
 
@@ -97,7 +98,7 @@ class Identity:
 
     @property
     def renew_at(self) -> datetime:
-        """Two thirds of the lifetime."""
+        """When to renew the certificate: after two thirds of its lifetime."""
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
 

@@ -4,9 +4,9 @@ Invariants:
 
 - a connection counts as made when `Welcome` has arrived, and everything before has a deadline;
 - it is considered dead if a ping is not answered within three heartbeats, whatever TCP believes;
-- an invalid frame ends the connection, and the log says which;
-- the version is agreed on before the hello; if the controller speaks none of ours, the connection ends with a reason
-  that says so.
+- an invalid frame ends the connection, and the log says which frame was invalid;
+- the protocol's version is agreed on before the hello; if the controller speaks none of the agent's versions, the
+  connection ends with a reason that says so.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ async def dial_stream(enrolment: Enrolment, identity: Identity, token: str) -> t
 
 
 class Connection:
-    """`run` never returns: it raises `NotConnected` when the connection ends. `welcomed` is called once it stands,
-    `received` for every frame after that; neither may block."""
+    """`run` never returns: it raises `NotConnected` when the connection ends. `welcomed` is called once the connection
+    is made, `received` for every frame after that; neither may block."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Connection:
         self._closing = False
 
     def close(self) -> None:
-        """End it from this side, in order."""
+        """Close the connection from this side, in order."""
         self._closing = True
         self._scope.cancel()
 
@@ -188,7 +188,7 @@ class Connection:
         return socket, first
 
     def _agreed(self, chosen: str | None) -> int:
-        """The version that the controller chose, or the one it speaks without choosing."""
+        """The version that the controller chose; if it chose none, the only version that such a controller speaks."""
         version = self._versions.agree(offered := offered_by([chosen] if chosen else []))
         if version is None:
             raise NotConnected(
@@ -198,7 +198,8 @@ class Connection:
         return version
 
     async def _fail_with(self, stream: _Watched) -> None:
-        """The websocket library does not notice a stream that ends before its handshake; this does."""
+        """Raise `NotConnected` when the stream has ended. The websocket library does not notice an end before its own
+        handshake."""
         await stream.over.wait()
         # Wait until the frames that were already read are processed: one may contain the reason for the closing.
         await trio.sleep(0.1)
@@ -210,7 +211,8 @@ class Connection:
                 await socket.send_message(encode(frame, version))
 
     async def _beat(self, seconds: float) -> None:
-        """A host that hangs does not silence the agent: the last known capacity is sent again."""
+        """Send heartbeats. If asking the host for its capacity hangs, heartbeats still go out, with the last known
+        capacity."""
         capacity: Capacity | None = None
         while True:
             began = trio.current_time()
@@ -224,7 +226,8 @@ class Connection:
             await trio.sleep_until(began + seconds)
 
     async def _ping(self, socket: WebSocketConnection, seconds: float) -> None:
-        """Half as often as heartbeats: answering pings took a third of a controller's time with idle nodes."""
+        """Send pings, half as often as heartbeats: answering pings took a third of a controller's time with idle
+        nodes."""
         await trio.sleep(seconds / 2)
         while True:
             await trio.sleep(2 * seconds)

@@ -7,10 +7,11 @@ Invariants:
 - work belongs to the dispatcher's nursery, not to a connection: it continues while disconnected, and every outcome that
   is not acknowledged is sent again on the next connection;
 - an operation that an earlier process started is run again when the controller asks for it (operations are idempotent,
-  unless their facts say otherwise). If the controller does not ask within a while after connecting, it is answered
-  `interrupted`.
+  unless their facts say otherwise). If the controller does not ask for it within a while after the agent has connected,
+  the operation's outcome is `interrupted`.
 
-An operation that changes nothing is not written to the disk (`Facts.recorded`): after a restart it is simply run again.
+An operation that changes nothing is not written to the journal (`Facts.recorded`): after a restart it is simply run
+again.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Outbox:
 
 @dataclass
 class _Run:
-    """`resumed`: an earlier process, which died, had started it."""
+    """One operation that runs. `resumed`: it was started by an earlier process, which died."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     cancelled: bool = False
@@ -135,7 +136,7 @@ class Dispatcher:
         return tuple(dict.fromkeys([*self._runs, *self._journal.unacknowledged]))
 
     def attach(self, outbox: Outbox) -> None:
-        """Send to this connection from now on, starting with everything that is not acknowledged."""
+        """Send to this connection from now on, starting with every outcome that the controller has not acknowledged."""
         self._outbox = outbox
         for operation_id, outcome in self._journal.outcomes.items():
             outbox.put(self._result(operation_id, outcome))
@@ -301,7 +302,8 @@ class Dispatcher:
             self._idle = trio.Event()
 
     async def _end(self, operation_id: OperationId, outcome: Outcome, *, durable: bool) -> None:
-        """Journal first, then send. A full disk only delays: the outcome is kept until it can be written."""
+        """Journal the outcome first, then send it. A full disk only delays: the outcome is kept in memory until it can
+        be written."""
         while True:
             try:
                 await self._journal.finish(operation_id, outcome, durable=durable)

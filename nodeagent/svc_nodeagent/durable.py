@@ -1,4 +1,4 @@
-"""Atomic file writes: after a crash at any point, a name means the complete old content or the complete new content."""
+"""Atomic file writes: after a crash at any point, a file has its complete old content or its complete new content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def write_whole(path: Path, content: bytes, *, mode: int) -> None:
-    """Write `content` to `path` atomically; it is on disk when this returns."""
+    """Write `content` to `path` atomically; the content is on disk when this returns."""
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:

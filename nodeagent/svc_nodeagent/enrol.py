@@ -3,7 +3,7 @@ certificate.
 
 The controller's authority is fetched first, without trust, and accepted only if its SHA-256 is the fingerprint that
 came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is safe:
-the key is kept until then, and the controller gives the same node again for the same token and key.
+the key is kept until an answer arrives, and for the same token and key the controller answers with the same node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def signing_request(key: ec.EllipticCurvePrivateKey) -> str:
-    """An empty subject: the controller decides whom the certificate names."""
+    """A signing request for this key, with an empty subject: the controller decides whom the certificate names."""
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()
 
@@ -77,7 +77,7 @@ async def enrol(
 async def enrol_over(
     trusted: httpx.AsyncClient, folder: AgentFolder, *, token: str, hostname: str, host: UUID
 ) -> Enrolment:
-    """As `enrol`, by a client that trusts the controller already; its base URL is the controller's API."""
+    """As `enrol`, with a client that trusts the controller already; the client's base URL is the controller's API."""
     # QEMU's user has to pass through this folder to reach the disks; the secrets in it are readable only by their
     # owner.
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)

@@ -1,9 +1,9 @@
 """Fault points: names for the instants between two steps at which a test may kill the agent, or hold it.
 
 `SVC_FAULT_POINT=name` kills the process with SIGKILL at the first pass of that point, `name:3` at the third.
-`SVC_FAULT_HOLD=folder` stops it, until it is sent SIGCONT, at a point for which there is a file in that folder; the
-file is removed first. Unset, a fault point does nothing. The points of the agent are the calls of `fault_point` in its
-sources.
+`SVC_FAULT_HOLD=folder` stops the process, until it is sent SIGCONT, at each point for which there is a file in that
+folder; the file is removed first. If neither variable is set, a fault point does nothing. The points of the agent are
+the calls of `fault_point` in its sources.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _passes: dict[str, int] = {}
 
 
 def fault_point(name: str) -> None:
-    """Kill this process here if the environment names this point; no finalizer, no flush, as a power cut would."""
+    """Kill this process here if the environment names this point: without finalizers and without a flush, as a power
+    cut would."""
     if (folder := os.environ.get(_HOLD)) is not None and (held := Path(folder, name)).exists():
         held.unlink()
         os.kill(os.getpid(), signal.SIGSTOP)

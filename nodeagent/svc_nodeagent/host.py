@@ -4,9 +4,9 @@ Invariants a host keeps:
 
 - an operation states a desired state: performing it again after it was interrupted at any point ends in the same state;
 - operations on different machines run side by side; the host itself serialises what must not overlap on one machine,
-  and a forced stop never waits for the orderly shutdown it supersedes;
-- cancelling `perform` abandons the operation if that is possible, and leaves nothing unfinished that would break a
-  repeat.
+  and a forced stop never waits for the orderly shutdown that it replaces;
+- cancelling `perform` abandons the operation if that is possible; whatever is left unfinished then, the operation can
+  be repeated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Host(Protocol):
     async def facts(self) -> NodeFacts: ...
 
     def domain_changes(self) -> AsyncIterator[DomainChanged]:
-        """Every change of state of a guest of ours from now on, whatever caused it. Iterated once, for as long as the
+        """Every change of state of one of our guests from now on, whatever caused it. Iterated once, for as long as the
         agent runs."""
         ...
 

@@ -5,8 +5,9 @@ be closed to the account that libvirt runs guests as (udev did not give it to th
 like a real machine's, which goes through the modes of a boot and leaves through QEMU's exit port, is given a few
 seconds under KVM.
 
-Invariant: a verdict holds for the device it was found on. It is determined again when the host was booted again, when
-/dev/kvm appeared, disappeared or changed its owner, and when an upgraded agent tries another guest.
+Invariant: a verdict holds only for the state of /dev/kvm in which it was found. It is determined again after the host
+was booted again, after /dev/kvm appeared, disappeared or changed its owner, and after an upgrade of the agent that
+brought another guest to try.
 
 Why: docs/decisions/0037-hosts-kvm-and-windows.md.
 """
@@ -54,7 +55,8 @@ class DeviceAccess(StrEnum):
 
 
 class Verdict(BaseModel):
-    """`boot_id`, `device` and `guest`: of which boot, of which state of /dev/kvm and with what guest it was found."""
+    """`boot_id`, `device` and `guest`: the boot, the state of /dev/kvm and the guest with which the verdict was
+    found."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -137,8 +139,8 @@ class Acceleration:
 
 
 def _state_of(device: Path) -> str:
-    """The device's identity and owner. Its change time is part of it: that moves with owner, mode and ACL alike, and
-    with nothing that guests do."""
+    """The device's identity and owner. Its change time (ctime) is included: it changes when the owner, the mode or the
+    ACL change, and not by anything that guests do."""
     try:
         status = device.stat()
     except FileNotFoundError:
@@ -175,7 +177,7 @@ def _read(path: Path) -> Verdict | None:
 
 
 def qemu_user() -> RunAs:
-    """The account that libvirt runs guests as, by the name in its package; root if there is none."""
+    """The account as which libvirt runs guests, by the name that libvirt's package gives it; root if there is none."""
     for name in ("libvirt-qemu", "qemu"):
         try:
             entry = pwd.getpwnam(name)

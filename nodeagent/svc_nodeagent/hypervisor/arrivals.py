@@ -1,8 +1,9 @@
-"""A machine that arrives from another host, running or not: the mark it carries until it is here, and how it is undone.
+"""A machine that arrives from another host, running or not: the mark it carries until it is here, and how an arrival
+that failed is undone.
 
 Invariant: the mark of an abandoned creation is written before anything of the machine and removed last, so an
-interruption or a crash leaves nothing that is not removed later. It names the volumes that come with the machine, which
-lie outside of its folder.
+interruption or a crash leaves nothing that is not removed later. The mark names the volumes that come with the machine,
+since they lie outside of its folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def volumes_of(disks: Sequence[DiskSpec]) -> tuple[UUID, ...]:
 
 
 async def require_nothing_of(guests: Guests, folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
-    """Raises `HostError(conflict)`."""
+    """Raises `HostError(conflict)` if this host has anything of the machine."""
 
     def has_files() -> bool:
         return folders.machine(vm_id).exists() or any(folders.volume(each).exists() for each in volumes)
@@ -58,8 +59,8 @@ def complete(folders: Folders, vm_id: UUID) -> None:
 
 
 async def undo(folders: Folders, vm_id: UUID, volumes: Sequence[UUID], remove: Remove) -> None:
-    """What cannot be removed now is removed when libvirt is back. `remove` removes everything this host has of the
-    machine."""
+    """Undo a failed arrival. What cannot be removed now is removed when libvirt is back. `remove` removes everything
+    that this host has of the machine."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
         try:
             if await in_thread(folders.machine(vm_id).exists):

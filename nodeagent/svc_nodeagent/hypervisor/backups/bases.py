@@ -1,11 +1,13 @@
 """What the node remembers of a machine's newest copy, so that the next backup reads only what was written since: the
-copy's id, and for each disk the bitmap that records since then (`bitmaps`) and the digests of its blocks.
+copy's id, and for each disk the bitmap that has recorded its writes since then (`bitmaps`) and the digests of its
+blocks.
 
-Invariants: it is written once all of the copy is stored; a disk is identified by its volume, or by its index if it is
-none; a file that is not to the byte what was written counts as nothing, and the next backup reads everything.
+Invariants: the note is written once all of the copy is stored; a disk is identified by its volume's id, or by its index
+if it is not a volume; a file that differs by one byte from what was written is ignored, and the next backup reads
+everything.
 
-Why a checksum of its own: an increment that stands on wrong digests would be stored without an error, and fail only
-when it is restored.
+Why the file has a checksum: an increment based on wrong digests would be stored without an error, and fail only when it
+is restored.
 """
 
 from __future__ import annotations

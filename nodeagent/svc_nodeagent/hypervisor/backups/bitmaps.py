@@ -1,12 +1,14 @@
 """What a guest has written since a copy, as its QEMU records it: a dirty bitmap of each disk, under a unique name.
 
 Invariants: a bitmap is in the memory of the guest's QEMU and on no disk, so it ends with that process, which holds the
-disk's lock as long as it lives. What else writes the disk (a restoration, a snapshot put back, another node, qemu-img)
-comes after the bitmap's end, and a disk without its bitmap is read as a whole. A bitmap is started before the moment of
-its copy, and read after the moment of the next: it has every block that differs between the two, and some more.
+disk's lock as long as it lives. Anything else that writes the disk (a restoration, a snapshot put back, another node,
+qemu-img) can do so only after that process, and so the bitmap, has ended; a disk without its bitmap is read as a whole.
+A bitmap is started before the moment of one copy, and read after the moment of the next copy: it has every block that
+differs between these two moments, and some more.
 
-Rejected: libvirt's checkpoints and persistent bitmaps. They are in the disk and outlive the process, so what writes it
-meanwhile (a snapshot put back, qemu-img) would be missed. The price is one whole read after each start of a machine.
+Rejected: libvirt's checkpoints and persistent bitmaps. They are in the disk's file and outlive the process, so what is
+written while no guest runs (a snapshot put back, qemu-img) would be missed. The price is one whole read after each
+start of a machine.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def start(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict
 
 
 def show(domain: Any, path: Path, mark: str) -> str | None:
-    """Have the server of the backup job under way show what this bitmap has by now. Returns the name of the export,
-    which is also the bitmap's in it; None if the disk does not have the bitmap."""
+    """Have the server of the running backup job show what this bitmap has recorded by now. Returns the name of the
+    export, which is also the bitmap's name in it; None if the disk does not have the bitmap."""
     for node in _nodes(domain, {0: path}).values():
         if mark not in _bitmaps(domain, [node])[node]:
             return None
@@ -101,7 +103,8 @@ async def dirty_extents(socket: Path, shown: str) -> list[tuple[int, int]]:
 
 
 def monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
-    """QEMU's answer. By its monitor, since libvirt knows bitmaps only as checkpoints."""
+    """QEMU's answer to this command. The command goes to QEMU's monitor, since libvirt knows bitmaps only as
+    checkpoints."""
     said = json.loads(
         libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": command, "arguments": arguments}), 0)
     )
@@ -111,7 +114,8 @@ def monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
 
 
 def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, str]:
-    """QEMU's names of what the guest writes to. A backup job puts a filter of its own above these."""
+    """The names that QEMU has for the nodes which the guest writes to. A backup job puts a filter of its own above
+    these."""
     found = {
         str(each["file"]): str(each["node-name"])
         for each in monitor(domain, "query-named-block-nodes", {"flat": True})
@@ -121,7 +125,7 @@ def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, str]:
 
 
 def _bitmaps(domain: Any, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Our own bitmaps, by node."""
+    """The bitmaps that the agent has started, by node."""
     told = {each["node-name"]: each for each in monitor(domain, "query-named-block-nodes", {"flat": True})}
     return {
         node: {

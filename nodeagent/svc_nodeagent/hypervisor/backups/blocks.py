@@ -1,11 +1,13 @@
 """A disk as blocks of 1 MiB, the digest of each, and a digest of all of them, which verifies a disk of which only the
 changes were read.
 
-A copy is a sequence of blocks, each after its number; a block that comes again replaces the earlier one. Blocks that
-are missing are zeros in a copy of a whole disk, and those of the copy beneath in a copy of changes.
+A copy is a sequence of blocks, each preceded by its number; a block that comes again replaces the earlier one. A block
+that is missing is zeros in a copy of a whole disk; in a copy of changes, it is as in the copy that this one is based
+on.
 
-Rejected: feeding the disk from end to end. A disk of 100 GiB with 2 GiB of content cost 100 GiB of reading, digesting
-and chunking. And a file for each block, which would take the disk's room a second time.
+Rejected: feeding the whole disk to restic, from its start to its end. A disk of 100 GiB with 2 GiB of content cost 100
+GiB of reading, digesting and chunking. Also rejected: a file for each block, which would take as much room as the disk
+once again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Which copies stand on which: a copy of changes needs the one before it.
+"""Which copies need which others: a copy of changes stands on the copy before it, which means that it cannot be
+restored without it.
 
-Pure rules. A copy that has expired while another stands on it is dropped: it is listed no longer, and removed with the
-last copy that needs it. A note at the target, a snapshot of its own, says which copies are dropped.
+Pure rules. A copy that has expired while another stands on it is dropped: from then on it is not listed, and it is
+removed with the last copy that needs it. A note at the target, a snapshot of its own, says which copies are dropped.
 
-Rejected: tagging dropped snapshots themselves. restic gives a snapshot that it tags another id, and a disk's snapshot
-may be read meanwhile.
+Rejected: tagging dropped snapshots themselves. restic gives a snapshot a new id when it tags it, and somebody may be
+reading the snapshot under its old id.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _ON: Final = "on-"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The content of one disk in one copy. `by_blocks`: it is digested by blocks, so another may stand on it. `on`: the
-    copy whose changes it has; None: it is the whole disk."""
+    """The content of one disk in one copy. `by_blocks`: the content is digested by blocks, so another snapshot may
+    stand on it. `on`: the copy since which it has the changes; None if it has the whole disk."""
 
     id: str
     copy_id: UUID
@@ -34,7 +35,8 @@ class Snapshot:
 
     @property
     def numbered(self) -> bool:
-        """It is blocks, each after its number; otherwise the whole disk from end to end, as in the first releases."""
+        """Whether the content is a sequence of blocks, each preceded by its number; otherwise it is the whole disk from
+        its start to its end, as in the first releases."""
         return not self.disk.endswith(".raw")
 
     @property
@@ -52,7 +54,7 @@ class StoreListing:
     notes: tuple[str, ...] = ()
 
     def of(self, copy_id: UUID) -> list[Snapshot]:
-        """The snapshots of a copy that may be restored; none of a dropped one."""
+        """The snapshots of a copy that may be restored; none for a dropped copy."""
         return [each for each in self.snapshots if each.copy_id == copy_id and copy_id not in self.dropped]
 
     def chain(self, copy_id: UUID, disk: str) -> list[Snapshot]:
@@ -62,7 +64,7 @@ class StoreListing:
         return found[::-1] if found and found[-1].on is None else []
 
     def without(self, forgotten: Collection[UUID]) -> tuple[list[Snapshot], frozenset[UUID]]:
-        """The snapshots to remove, and the copies that are dropped, once these copies have expired."""
+        """Once the given copies have expired: the snapshots to remove, and the copies that are dropped."""
         # Computed from the snapshots that are still needed, not from those that have expired: so copies that were
         # dropped earlier, and on which no copy is based any longer, are removed as well.
         left = {each.copy_id for each in self.snapshots} - self.dropped - set(forgotten)
@@ -76,7 +78,7 @@ class StoreListing:
         return gone, frozenset(each.copy_id for each in self.snapshots if each.id in needed) - left
 
     def _below(self, copy_id: UUID, disk: str) -> list[Snapshot]:
-        """A copy's own snapshot and those that it stands on, as far as they are there."""
+        """A copy's own snapshot and the snapshots that it stands on, up to the first that is missing."""
         # `each not in found` ends the loop if the copies refer to each other in a circle: tags at a target are not
         # trusted.
         of_disk = {each.copy_id: each for each in self.snapshots if each.name == disk}
@@ -89,8 +91,8 @@ class StoreListing:
 
 
 def tags_of(copy_id: UUID, on: UUID | None) -> tuple[str, ...]:
-    """Two tags: an agent of an earlier release, which looks for snapshots with one, leaves these alone, since it could
-    not restore them."""
+    """Two tags: an agent of an earlier release, which looks for snapshots with one tag, leaves these alone, since it
+    could not restore them."""
     return str(copy_id), "blocks" if on is None else f"{_ON}{on}"
 
 
@@ -99,7 +101,7 @@ def tags_of_note(dropped: Iterable[UUID]) -> tuple[str, ...]:
 
 
 def parse_listing(entries: Iterable[tuple[str, Collection[str], str]]) -> StoreListing:
-    """Read from the id, the tags and the path of each snapshot; what is not ours is left out."""
+    """What the id, the tags and the path of each snapshot say; snapshots that are not ours are left out."""
     # There may be two notes: the newer one was written, and the earlier one was not removed yet. Both record decisions,
     # so both count.
     snapshots, dropped, notes = [], set[UUID](), []

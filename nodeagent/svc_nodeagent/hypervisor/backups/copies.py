@@ -1,13 +1,15 @@
 """Copy a machine's disks to its store, and restore them from a copy.
 
-A backup reads what was written since the copy before, or all of a disk if that is not known. Each block is digested on
-its way to the store, and what comes back must have the digest of all of them before the machine uses it.
+A backup reads what was written since the copy before, or all of a disk if it is not known what was written. Each block
+is digested on its way to the store. A restored disk must have the digest of all its blocks before the machine uses it.
 
-Invariants: a copy counts once every disk of it is stored, and none is made twice; copies are removed only after the new
-one is complete; a restore changes nothing of the machine until every disk has been written as a whole and agrees.
+Invariants: a copy counts once every disk of it is stored, and no copy is made twice; copies are removed only after the
+new one is complete; a restoration changes nothing of the machine until every disk has been written as a whole and has
+the right digest.
 
-Rejected: believing restic's success. It takes what its index names for stored: after a loss at the target each further
-backup was called complete, and could not be restored. A backup looks at the target first (`_tidied`).
+Rejected: trusting restic when it reports success. restic assumes that everything in its index is stored: after data was
+lost at the target, each further backup was reported as complete, and could not be restored. So a backup examines the
+target first (`_tidied`).
 """
 
 from __future__ import annotations
@@ -163,9 +165,9 @@ class MachineBackups:
             remove_base(self._folders, record.vm_id)
 
     async def _tidied(self, store: MachineStore, report: Report) -> bool:
-        """Before anything is written: remove what interrupted attempts have left, which may be all that fills the
-        target, and strike off what the target has lost. False if it has lost something; then the whole disks are read,
-        and what of the lost data they still have is stored again."""
+        """Before anything is written: remove what interrupted attempts have left (it may be all that fills the target),
+        and remove from the store's index what the target has lost. False if the target has lost something; then the
+        disks are read as a whole, so that what they still have of the lost data is stored again."""
         await report(0, "looking at what the target has")
         if await store.verify(share_of(datetime.now(UTC).date())) and await store.prune():
             return True
@@ -240,7 +242,8 @@ class MachineBackups:
         return bytes(content)
 
     async def _be_as_then(self, vm_id: UUID, platform: Platform, state: bytes | None) -> None:
-        """Put firmware and TPM back. A copy of a machine with a BIOS has no state, so the machine has none then."""
+        """Put firmware and TPM back to their state in the copy. A copy of a machine with a BIOS has no such state, so
+        the machine has none afterwards."""
         record = await self._record(vm_id)
         if state is not None:
             await in_thread(platform_state.put_back, self._folders, vm_id, state)
@@ -252,7 +255,7 @@ class MachineBackups:
             await self._definitions.define(changed)
 
     async def forget(self, operation: VmBackupsForget) -> None:
-        """Remove copies of a machine that has moved away, or is here again."""
+        """Remove copies of a machine that has moved to another host, or has come back to this one."""
         store = self._store(operation.vm_id, operation)
         # NOT_FOUND means that the store is gone, and with it the copies to remove.
         await store.unlock()
@@ -265,7 +268,8 @@ class MachineBackups:
         await store.prune()
 
     async def remove(self, operation: VmBackupsRemove) -> None:
-        """Remove the store of a machine that this host does not have, whatever is left of it."""
+        """Remove the store of a machine that is not on this host; an earlier removal may have removed a part of the
+        store already."""
         if await trio.Path(self._folders.machine(operation.vm_id) / RECORD).exists():
             raise HostError(
                 FailureCode.CONFLICT, "This node still has the machine, so its backups were left as they are."
@@ -316,8 +320,9 @@ class MachineBackups:
 async def write_copied(
     whose: UUID, disk: CopiedDisk, path: Path, store: MachineStore, parts: Sequence[Snapshot], on_progress: OnProgress
 ) -> None:
-    """Write a copied disk into an existing qcow2 file. `whose`: the machine in whose name it is served, with which
-    nothing else is done meanwhile. Raises `HostError` if the disk is not what was copied."""
+    """Write a copied disk into an existing qcow2 file. `whose`: the machine under whose name the file is served; the
+    caller makes sure that nothing else is done with that machine meanwhile. Raises `HostError` if the disk is not what
+    was copied."""
     async with socket_folder(whose) as folder:
         options = ("--discard=unmap", "--detect-zeroes=unmap")
         async with serve_disk(path, folder / "nbd", *options), connect_nbd(folder / "nbd") as sink:
@@ -336,7 +341,7 @@ def _digest(state: bytes | None) -> str:
 
 
 def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
-    """The machine's disk to restore a copied one to. A volume is found by its id, whatever its index is now."""
+    """Which disk the machine has now for a copied one. A volume is found by its id, whatever its index is now."""
     # A volume is never identified by its index: it may have been detached since and belong to another machine, and
     # another volume may have its index.
     for disk in record.disks:
@@ -351,7 +356,7 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
 
 
 def _to_stand_on(base: Base, record: MachineRecord, there: StoreListing) -> dict[int, DiskBase]:
-    """What the node remembers of each disk, if the target still has everything that the base is made of."""
+    """What the node remembers of each disk, if the target still has everything that the newest copy consists of."""
     found = {}
     for disk in record.disks:
         remembered = base.disks.get(key_of(disk))

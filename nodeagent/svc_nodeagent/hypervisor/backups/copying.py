@@ -1,13 +1,14 @@
-"""Read the disks of a machine into its store. Those of a running guest are first read live, while it writes; then what
-it wrote meanwhile is read as of one moment, which is the moment of the whole copy.
+"""Read the disks of a machine into its store. If its guest runs, the disks are first read live, while the guest writes;
+then the blocks that it wrote meanwhile are read as of one moment. The whole copy is as of this moment.
 
-The moment costs the guest: QEMU has to save each block before it is overwritten. So little is left for it, and that is
-put aside as fast as the disk delivers, and goes to the store after the moment. Before it the guest goes first (`pace`);
-during it nothing rests, since the guest pays for as long as it lasts.
+As long as the disks are shown as of the moment, the guest is slowed down: QEMU has to save each block before the guest
+overwrites it. So little is left to read by then; it is put aside in a file as fast as the disk delivers, and goes to
+the store afterwards. During the live reading, the backup rests while the guest uses its disk (`pace`); during the
+reading as of the moment it never rests, since the guest is slowed down until that ends.
 
-Rejected: the moment at the start of the backup. It lasted until the target had taken everything; a program that wrote
-past the guest's cache had 0.2 to 0.5 of its disk left, and reading and restic took a third to a half of its reads. A
-faster disk for the scratch file takes away the smaller half of that.
+Rejected: the moment at the start of the backup. QEMU had to save blocks until the target had taken everything: a
+program that wrote past the guest's cache had 0.2 to 0.5 of its usual throughput left, and reading and restic took a
+third to a half of its reads. A faster disk for the scratch file helps with less than half of that.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Take = Callable[[int, int, bytes], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Since:
-    """The copy that this one may stand on, as the node remembers it."""
+    """The copy that the new one may be based on, as the node remembers it."""
 
     copy_id: UUID
     disks: Mapping[int, DiskBase]
@@ -212,7 +213,7 @@ class DiskCopy:
 
 
 class _Paced:
-    """Passes blocks on, and rests as long as the guest's disk needs."""
+    """Passes blocks on, and rests as long as the guest's disk requires."""
 
     def __init__(self, take: Take, pace: Pace) -> None:
         self._take, self._pace = take, pace

@@ -1,7 +1,8 @@
-"""The first files of a store in a bucket whose keys open one machine's folder alone.
+"""The first files of a store in a bucket, if the keys open only one machine's folder of that bucket.
 
-`restic init` asks whether the bucket exists, which such keys may not ask: a key that may list a bucket without a prefix
-shows all machines in it. So the empty repository is created in a folder of the node, and its two files are sent.
+`restic init` asks whether the bucket exists. Such keys may not ask that: it takes the right to list the bucket without
+a prefix, which would show all machines in it. So the empty repository is created in a folder of the node, and its two
+files are sent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ async def folder_for_a_store() -> AsyncIterator[OnThisNode]:
 
 
 async def send_first_files(store: OnThisNode, place: Elsewhere) -> None:
-    """The key, and then `config`. Raises `HostError`."""
+    """Send the file `key`, and then the file `config`. Raises `HostError`."""
     # `config` is written last, because its existence makes the folder a repository: one without a key could neither be
     # opened nor created again.
     for path in (*await in_thread(lambda: list((store.folder / "keys").iterdir())), store.folder / "config"):

@@ -1,7 +1,9 @@
-"""A running guest's disks as they are now, while it keeps writing: most of a backup is read this way, at no cost for
-the guest's writes, and as of no moment. What it writes meanwhile is recorded (`bitmaps`) and read again.
+"""A running guest's disks as they are now, while it keeps writing: most of a backup is read this way. It does not slow
+the guest's writes down, and the blocks read are not of one moment. What the guest writes meanwhile is recorded
+(`bitmaps`) and read again.
 
-Nothing of it is left when the block ends. If the agent dies before, `end_job` ends it as it ends a backup job.
+The server of the disks ends with the block. If the agent dies before, `end_job` ends the server, as it ends a backup
+job.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ log = structlog.get_logger(__name__)
 async def live_of(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str]
 ) -> AsyncIterator[DiskSnapshot]:
-    """A view whose `marks` started before anything was read. Without marks it shows no disk: what the guest writes
-    while QEMU does not record would be missed."""
+    """A live view of the disks. Its `marks` were started before anything was read. If there are no marks, it shows no
+    disk: what the guest writes while QEMU does not record would be missed."""
     vm_id = record.vm_id
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
     await end_job(vm_id, guests)
@@ -70,7 +72,8 @@ async def _shown(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], address
 
 
 async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: Mapping[int, str]) -> int | None:
-    """How many bytes are to be read since these marks; None if that is not known for every disk."""
+    """How many bytes were written since these marks, and are still to be read; None if that is not known for every
+    disk."""
 
     def count(domain: Any) -> int | None:
         return bitmaps.count(domain, paths, since)

@@ -3,9 +3,10 @@
     backups/machines/<vm_id>/          mounted by an administrator of the node
 
 Invariants: nothing is written unless `backups/machines` exists. The administrator creates it once on the file system
-that is mounted at `backups`, so a mount point without its file system takes no copies; nor is anything written below a
-file system that goes away meanwhile. What touches the target is a process of its own (`mounted_tree`), which is killed
-with its caller: the agent itself opens nothing there, and other machines' file steps never wait for it.
+that is mounted at `backups`, so nothing is written while that file system is not mounted; and if it is unmounted during
+a backup, nothing is written to the node's own disk instead. Only separate processes (`mounted_tree`) touch the target,
+and they are killed together with their caller: the agent itself opens nothing there, and other machines' file steps
+never wait for the target.
 
 Rejected: a path that the controller names. An attacker who controls it could have a node write anywhere.
 """
@@ -79,8 +80,8 @@ class MountedTarget:
         return TargetState(said["there"], said["locked"])
 
     async def set_aside_damaged(self, share: int, shares: int) -> list[DamagedFile]:
-        """Move what is no regular file, and the data files of this share that are not what their names say, into
-        `damaged`."""
+        """Move everything that is not a regular file, and those data files of this share whose content does not match
+        their names, into `damaged`."""
         said = await self._step("verify", str(share), str(shares), patience=PATIENCE_SECONDS)
         return [DamagedFile(line["damaged"], line["why"]) for line in said]
 

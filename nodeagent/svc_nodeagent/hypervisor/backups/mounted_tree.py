@@ -1,4 +1,4 @@
-"""Steps below a mounted target, in a process of their own: others write there too, and its server may not answer.
+"""Steps in a mounted target, in a process of their own: others write to the target too, and its server may not answer.
 
     look | verify SHARE SHARES | remove-unfinished | remove    MACHINES ID
     run                                                        MACHINES ID PROGRAM ARGUMENTS...
@@ -8,14 +8,14 @@ the standard library, so that it starts in hundredths of a second.
 
 Invariants: every step uses the descriptor of an opened folder and follows no link, so nothing outside of the store is
 read, moved or removed. Only regular files are opened: a file is looked at by a descriptor that does not open it
-(O_PATH), and then opened through that descriptor, so a file that is exchanged in between is noticed. Files are read in
-pieces.
+(O_PATH), and then opened through that descriptor, so nothing else can be opened if the name is exchanged in between.
+Files are read in pieces.
 
-Rejected: a thread of the agent. One that waits for a dead NFS never ends, and keeps its place among all file steps; and
-a pipe under the name of a data file held up a backup for ever.
+Rejected: a thread of the agent. A thread that waits for a dead NFS server never ends, and takes up one of the few
+threads for file steps; and a pipe under the name of a data file held up a backup for ever.
 
 What this does not prevent: restic goes by paths within the opened folder, so it follows a folder that is exchanged for
-a link while it runs. That needs a bound of the kernel's (Landlock).
+a link while it runs. Only the kernel could prevent that (Landlock).
 
 Standard output has lines of JSON, or a `.` for progress.
 """
@@ -62,7 +62,7 @@ _MOST_MEMORY = 256 * 1024 * 1024
 
 
 class StrangeError(Exception):
-    """A part of the store is not what it should be; nothing was done beyond it."""
+    """A part of the store is not what it should be; nothing was done beyond this part."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _digest(entry: Entry) -> str:
 
 
 def _set_aside(repository: int, entry: Entry) -> None:
-    """Move the entry to `damaged`. Nothing is destroyed: an entry of that name there stays too."""
+    """Move the entry to `damaged`. Nothing is destroyed: an earlier entry of the same name there stays too."""
     with suppress(FileExistsError):
         os.mkdir(_DAMAGED, 0o700, dir_fd=repository)
     with _folder(_DAMAGED, repository) as damaged:
@@ -276,7 +276,8 @@ def _remove(target: int, store: str) -> None:
 
 def _empty(top: int) -> None:
     """Remove everything in a folder. Subfolders are moved up into it before they are entered, so depth does not matter:
-    `shutil.rmtree` calls itself for each level, and others can create thousands, which no removal survived."""
+    `shutil.rmtree` calls itself for each level; others can create thousands of levels, at which every removal
+    failed."""
     while names := os.listdir(top):
         for name in names:
             if _unlinked(name, top):
@@ -291,7 +292,7 @@ def _empty(top: int) -> None:
 
 
 def _unlinked(name: str, folder: int | None) -> bool:
-    """False for a folder, which stays."""
+    """Remove this name; False for a folder, which stays."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:

@@ -1,11 +1,11 @@
 """A client of NBD on a Unix socket: a disk read and written block by block, with several requests under way at once.
 
 Only what backups need of the protocol: the fixed handshake with NBD_OPT_GO, and simple replies. Invariants: every
-answer has a deadline, data included; a server that stops, refuses or stalls raises `HostError` at the request, so that
-its end is never taken for the end of the disk.
+answer has a deadline, data included; if a server stops, refuses or stalls, the request raises `HostError`, so the end
+of the server is never taken for the end of the disk.
 
-Rejected: nbdcopy into a pipe, as it was at first. It reads the whole disk and no increments, and a QEMU that ended
-within a block looked like the end of the disk.
+Rejected: nbdcopy into a pipe, as it was at first. It reads the whole disk and no increments, and when QEMU ended in the
+middle of a block, it looked like the end of the disk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NbdDisk:
         self.size = size
 
     async def pieces(self, spans: Iterable[tuple[int, int]]) -> AsyncIterator[tuple[int, bytes]]:
-        """What is at each (offset, length), in their order."""
+        """The content at each (offset, length), in this order."""
         # Answers arrive in any order; early ones wait in `answered` for their turn.
         waiting: dict[int, tuple[int, int]] = {}
         answered: dict[int, bytes] = {}
@@ -81,8 +81,8 @@ class NbdDisk:
         await self._answer()
 
     async def _change(self, what: int, offset: int, length: int, data: bytes = b"") -> None:
-        """The server may carry out requests in any order, so one that overlaps another waits for its answer: a disk
-        that was read live has some blocks twice, of which the last counts."""
+        """The server may carry out requests in any order, so a request that overlaps an earlier one waits for the
+        earlier one's answer: the copy of a disk that was read live has some blocks twice, and the last one counts."""
         while len(self._unwritten) >= _UNDER_WAY or any(
             offset < begin + long and begin < offset + length for begin, long in self._unwritten.values()
         ):
@@ -132,7 +132,7 @@ async def connect_nbd(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
 
 
 async def extents(socket: Path, export: str, context: str) -> list[tuple[int, int, int]]:
-    """What the server says about the disk in this context, as (offset, length, flags)."""
+    """What the server says about the disk in this metadata context, as (offset, length, flags)."""
     # Asked with nbdinfo: block status needs structured replies, which the client in this module does not support.
     address = f"nbd+unix:///{export}?socket={socket}"
     told = await run_program("nbdinfo", "--json", f"--map={context}", address, timeout=_ANSWER_SECONDS)

@@ -1,9 +1,10 @@
 """End servers of disks that have outlived the agent which started them.
 
 qemu-nbd holds the lock of the disk that it serves, so a machine whose backup was cut short by the agent's death could
-not be started. systemd ends it together with the agent; without systemd the next agent does, before it takes orders. A
-data folder has one agent at a time, so a server of one of its disks has no owner by then. The same holds for a QEMU
-that shows a copy's files. It ends by itself with its agent, unless what it has read has taken it over.
+not be started. systemd ends qemu-nbd together with the agent; without systemd the next agent ends it, before it takes
+orders. A data folder has one agent at a time, so a server of one of the folder's disks has no owner by then. The same
+holds for a QEMU that shows a copy's files. That QEMU ends by itself when its agent has ended, unless files that it has
+read were made to take it over.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def end_orphans(disks: Path) -> None:
 
 
 def _served_by(pid: int, disks: Path) -> Path | None:
-    """The disk that this process serves for a backup or a restoration, or the kernel that it has booted to show a
-    copy's files; None for any other process."""
+    """The disk that this process serves for a backup or a restoration, or the kernel that this process has booted to
+    show a copy's files; None for any other process."""
     try:
         arguments = (_PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,13 +1,13 @@
 """How fast a guest's disk is read while the guest uses it: the guest goes first.
 
-A backup costs a guest time: of the disk, of QEMU's own thread, and of the host's processors, which restic uses. So
-while the guest uses its disk, the backup works for at most `BUSY_SHARE` of the time and rests otherwise; if the guest
-does not use it, the backup goes as fast as it can. QEMU says how busy the disk is: the time that the guest's requests
-have taken.
+A backup takes time away from the guest: of the disk, of QEMU's own thread, and of the host's processors, which restic
+uses. So while the guest uses its disk, the backup works for at most `BUSY_SHARE` of the time and rests otherwise; if
+the guest does not use it, the backup goes as fast as it can. QEMU says how busy the disk is: the time that the guest's
+requests have taken.
 
-Rejected: a fixed rate, which would be wrong on the next disk; QEMU's own limits, which know the guest's requests and
-not the backup's cost for them; and a tenth of the time: on a quiet machine the guest's reads still had less than four
-fifths of their throughput, since restic keeps working for a while on what it was fed.
+Rejected: a fixed rate, which would be wrong for the next disk; QEMU's own limits, which consider the guest's requests,
+and not how much the backup slows them down; and a share of a tenth of the time: on a quiet machine the guest's reads
+still had less than four fifths of their throughput, since restic keeps working for a while on what it was fed.
 
 Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
@@ -30,8 +30,8 @@ Waited = Callable[[], Awaitable[float | None]]
 
 
 class Pace:
-    """`waited` is asked four times a second. The guest counts as busy until there are two answers, and if there is no
-    answer."""
+    """`waited` is called four times a second. The guest counts as busy until `waited` has returned two values, and
+    while it returns none."""
 
     def __init__(self, waited: Waited) -> None:
         self._waited = waited

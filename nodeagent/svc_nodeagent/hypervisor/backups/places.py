@@ -3,10 +3,11 @@
     <path or prefix>/<vm_id>/          by SFTP, or in a bucket of S3: the place comes with the operation
 
 Invariants: credentials of a target are in the environment of the program or in this process's memory, and never on a
-disk of the node. A server by SFTP is used only while it shows the host key that was confirmed.
+disk of the node. An SFTP server is used only while it shows the host key that was confirmed.
 
-Rejected: leaving it to restic to say why a target fails. By SFTP it does not say why ssh has ended, S3 answers its HEAD
-requests without words, and it asks a server that is away for a quarter of an hour. So each is asked directly first.
+Rejected: leaving it to restic to say why a target fails. For SFTP, restic does not say why ssh has ended; S3 answers
+restic's HEAD requests without a text; and restic keeps asking an absent server for a quarter of an hour. So the agent
+itself asks each target first.
 """
 
 from __future__ import annotations
@@ -78,11 +79,11 @@ class Way:
 
 class Place(Protocol):
     def reached(self) -> AbstractAsyncContextManager[Way]:
-        """For the length of the block. Raises `HostError` if the place is not there."""
+        """Have the place ready for the length of the block. Raises `HostError` if the place is not there."""
         ...
 
     def failure(self, failed: ProgramFailed) -> HostError:
-        """What restic says, in terms of the place."""
+        """The failure for what restic says, in terms of the place."""
         ...
 
 
@@ -150,17 +151,18 @@ class Elsewhere:
 
     @property
     def is_bound(self) -> bool:
-        """Its keys open this store alone (temporary keys of an STS)."""
+        """Whether the place's keys open this store alone (temporary keys of an STS)."""
         return isinstance(self.place, BucketPlace) and self.place.session_token is not None
 
     @property
     def explains(self) -> bool:
-        """Whether its first answer says why it refuses (see `without_region`)."""
+        """Whether the bucket's first answer says why it refuses (see `without_region`)."""
         return not isinstance(self.place, BucketPlace)
 
     async def lacks(self, name: str) -> bool:
-        """Whether a bucket says that it has no such file of the store. S3 refuses a key that lists one folder alone in
-        the same way for a missing file and for a forbidden one: only the list of its folder tells. False if not known.
+        """Whether a bucket says that it has no such file of the store. If a key may list only one folder, S3 gives it
+        the same answer for a missing file as for a forbidden one: only the list of the folder shows which it is. False
+        if not known.
         """
         query = {"list-type": "2", "max-keys": "1", "prefix": self._key(name)}
         try:
@@ -186,7 +188,7 @@ class Elsewhere:
     async def _ask(
         self, method: str, path: str, *, query: dict[str, str] | None = None, body: bytes = b""
     ) -> tuple[int, bytes]:
-        """The status, and the first part of the answer."""
+        """The status of the answer, and the first part of its body."""
         s3 = self.place
         assert isinstance(s3, BucketPlace)
         url, headers = signed(
@@ -216,13 +218,14 @@ class Elsewhere:
         return f"The backup target {self.place.name} ({_address(self.place)})"
 
     async def _require_session(self, ssh: list[str]) -> None:
-        """restic does not say why ssh has ended."""
+        """Raise `HostError` if no SFTP session can be opened, saying why: restic does not say why ssh has ended."""
         status, _, said = await try_program(*ssh, timeout=_SESSION_SECONDS)
         if status != 0:
             raise self.failure(ProgramFailed("ssh", status, said))
 
     async def _require_answer(self, s3: BucketPlace) -> None:
-        """restic itself asks a server that is away for a quarter of an hour before it says so."""
+        """Raise `HostError` if the server does not answer: restic itself asks an absent server for a quarter of an hour
+        before it reports that."""
         url = urlsplit(s3.endpoint)
         try:
             with trio.fail_after(_CONNECT_SECONDS):
@@ -238,7 +241,8 @@ _LEFT: Final = "The backups that are there were left as they are. See to the tar
 
 def without_region(way: Way) -> Way:
     """restic asks S3 by HEAD, whose answers have no text: a missing bucket looks like an empty one, which `init` would
-    create, and a wrong key like any refusal. Without a region it asks for that first, by GET, and hears why."""
+    create, and a wrong key like any other refusal. If restic is not given a region, it first asks for the region, by
+    GET, and the answer to that says why."""
     return replace(way, options=())
 
 
@@ -265,7 +269,7 @@ def _ssh(place: SftpPlace, key: str, known: str) -> list[str]:
 
 
 def _sftp(place: SftpPlace, key: str, known: str) -> list[str]:
-    """A batch from standard input."""
+    """Run a batch of SFTP commands, given to sftp on standard input."""
     # IPv6 addresses get brackets, because sftp would take their colons for the start of a path.
     host = f"[{place.host}]" if ":" in place.host else place.host
     return ["sftp", *_told(key, known), "-P", str(place.port), "-o", f"User={place.user}", "-b", "-", host]
@@ -290,8 +294,8 @@ def _told(key: str, known: str) -> list[str]:
 
 
 class _in_memory:  # noqa: N801  (used as a block)
-    """A file in this process's memory, for the length of a block. By a path in /proc, since ssh closes the descriptors
-    that it inherits."""
+    """A file in this process's memory, for the length of a block. It is named by a path in /proc, since ssh closes the
+    descriptors that it inherits."""
 
     def __init__(self, content: str) -> None:
         self._content = content.encode()

@@ -5,11 +5,11 @@ the disks as they were. If the guest's agent answers, its file systems are froze
 written since an earlier moment (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps the guest
 from starting meanwhile; what was written since is not known.
 
-Nothing of it is left when the block ends. If the agent dies before, the next one ends the job (`end_job`) and lets the
-guest write again (`freezing.thaw`).
+The exports and the job are gone when the block ends. If the agent dies before, the next agent ends the job (`end_job`)
+and lets the guest write again (`freezing.thaw`).
 
-Rejected: an overlay that is merged back afterwards. The machine's newest data would be in a second file when its host
-loses power.
+Rejected: an overlay that is merged back afterwards. If the host lost power meanwhile, the machine's newest data would
+be in a second file.
 
 Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
@@ -52,8 +52,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class DiskSnapshot:
-    """By the disk's index: `exports`, its socket and its name there; `marks`, the bitmap that records from now on;
-    `written`, what was written since the given mark, as (offset, length), if that is known."""
+    """By the disk's index: `exports`, its socket and its export's name there; `marks`, the bitmap that records writes
+    from now on; `written`, what was written since the given mark, as (offset, length), if that is known."""
 
     exports: dict[int, tuple[Path, str]]
     frozen: bool
@@ -162,7 +162,7 @@ async def _of_running(
 
 
 async def start_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
-    """Start bitmaps. Empty if QEMU refuses: the next backup reads everything then."""
+    """Start bitmaps. Returns none if QEMU refuses: then the next backup reads everything."""
     try:
         return await guests.on_domain(
             vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.start(domain, paths, keep)
@@ -196,9 +196,9 @@ async def written_since(
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
-    """End the domain's backup job, of this backup or of an agent that died, and the server of its live disks. libvirt
-    returns before the job has ended, so it is waited for: until then QEMU holds the scratch files, and another job
-    fails with 'Failed to get write lock'."""
+    """End the domain's backup job, which may be of this backup or of an agent that died, and the server of its live
+    disks. libvirt's call returns before the job has ended, so this waits for the end: until then QEMU holds the scratch
+    files, and another job fails with 'Failed to get write lock'."""
 
     def end(domain: Any) -> bool:
         is_there = _backs_up(domain)
@@ -248,7 +248,7 @@ def remove_scratch(folders: Folders, vm_id: UUID) -> None:
 @asynccontextmanager
 async def socket_folder(vm_id: UUID) -> AsyncIterator[Path]:
     """A folder for sockets, in which QEMU's user may create its own. In /run, since the path of a Unix socket has at
-    most 107 bytes. A machine has one at a time: what a dead agent has left is removed."""
+    most 107 bytes. A machine has one such folder at a time: one that a dead agent has left is removed."""
     folder = Path(f"/run/svc-backup-{vm_id}")
     await in_thread(shutil.rmtree, folder, ignore_errors=True)
     await in_thread(folder.mkdir, mode=0o700)

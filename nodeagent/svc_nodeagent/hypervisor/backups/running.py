@@ -1,6 +1,6 @@
 """Programs that a block feeds or reads: killed if the block fails, waited for at its end.
 
-Unlike `programs.run_program`, which returns all output at once: here it may be a whole disk.
+Unlike `programs.run_program`, which returns all output at once: the output of these programs may be a whole disk.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def fed(
     quiet: bool = False,
     errors: Errors | None = None,
 ) -> AsyncIterator[trio.abc.SendStream]:
-    """As `program`, for a program that reads what the block writes."""
+    """As `program`, for a program whose input the block writes."""
     streams = {"stdin": subprocess.PIPE, "stdout": stdout}
     running = program(command, environment, **streams, most_memory=most_memory, name=name, quiet=quiet, errors=errors)
     async with running as process:
@@ -128,7 +128,8 @@ async def fed(
 
 
 def _bound(process: trio.Process, most_memory: int) -> None:
-    """Bound its data, not its address space: a program in Go reserves much more of that than it uses."""
+    """Limit the size of its data, not of its address space: a program in Go reserves much more address space than it
+    uses."""
     # Set from outside, right after the start: with a preexec function, Python code would run in the forked child.
     bounds = {resource.RLIMIT_DATA: most_memory, resource.RLIMIT_FSIZE: _MOST_FILE_BYTES, resource.RLIMIT_CORE: 0}
     with suppress(ProcessLookupError):

@@ -2,11 +2,11 @@
 copy, tagged with the copy's id and what it stands on (`chains`).
 
 Invariants: the repository is encrypted with the controller's key, which is passed to restic in its environment and
-never written to a disk of the host. Reading takes no lock, which a full target could not store; so nothing is pruned
-meanwhile. Every question to a place elsewhere has a deadline, or must make progress.
+never written to a disk of the host. Reading takes no lock, since a full target could not store one; so nothing may be
+pruned during it. Every request to a place that is not on the node has a deadline, or must make progress.
 
-Rejected: images by `qemu-img convert`. It is faster than restic (1.4 s for 4 GiB with 600 MiB of content, compressed
-24 s, where restic takes 19 s encrypted), but stores all of it again each time; restic took 4 MiB for the next copy.
+Rejected: images by `qemu-img convert`. It is faster than restic (1.4 s for 4 GiB with 600 MiB of content, compressed 24
+s, where restic takes 19 s encrypted), but stores the whole disk again each time; restic took 4 MiB for the next copy.
 Nothing in Debian 12 both deduplicates and takes a dirty bitmap, so `copying` reads the bitmap and restic deduplicates.
 """
 
@@ -117,9 +117,9 @@ class MachineStore:
 
     @asynccontextmanager
     async def writer(self, copy_id: UUID, disk: str, on: UUID | None = None) -> AsyncIterator[Sink]:
-        """Takes the disk's content, or what has changed in it since the copy `on`. It is stored once the block has
-        ended without an error; a block that fails leaves no snapshot, but bytes for `prune`. Raises `HostError` if
-        restic fails."""
+        """A sink for the disk's content, or for what has changed in it since the copy `on`. The snapshot is stored once
+        the block has ended without an error; a block that fails leaves no snapshot, but bytes that `prune` removes.
+        Raises `HostError` if restic fails."""
         async with self._writer(disk, tags_of(copy_id, on)) as sink:
             yield sink
 
@@ -186,7 +186,7 @@ class MachineStore:
 
     async def forget_copies(self, copies: Collection[UUID], there: StoreListing | None = None) -> bool:
         """Remove copies, and dropped ones that no copy needs now; a copy on which others stand is dropped instead.
-        Returns whether there is something to prune. `there`: what the target has, if that is known."""
+        Returns whether there is something to prune. `there`: what the target has, if the caller knows."""
         there = await self.listing() if there is None else there
         gone, dropped = there.without(copies)
         notes = there.notes
@@ -221,8 +221,8 @@ class MachineStore:
         return True
 
     async def verify(self, share: int) -> bool:
-        """Read a part of the data, and set aside what has changed. Returns whether nothing had. A target elsewhere is
-        not read: its traffic is paid for, and it keeps digests of its own."""
+        """Read a part of the data, and set aside files that have changed. Returns whether no file had. A target that is
+        not on the node is not read: its traffic costs money, and it keeps digests of its own."""
         if not isinstance(self._place, MountedTarget):
             return True
         damaged = await self._place.set_aside_damaged(share, SHARES)
@@ -235,8 +235,9 @@ class MachineStore:
         await self._run("rebuild-index", "--quiet", timeout=PRUNE_SECONDS)
 
     async def remove(self) -> None:
-        """Remove the store, or what an interrupted removal has left of it; elsewhere its empty frame stays. Raises
-        `HostError` if the target is not there: then nothing says that the copies are gone."""
+        """Remove the store, or what an interrupted removal has left of it; at a target that is not on the node, its
+        empty folders stay. Raises `HostError` if the target cannot be reached: then it is not known that the copies are
+        gone."""
         if isinstance(self._place, MountedTarget):
             await self._place.remove()
             return
@@ -250,8 +251,8 @@ class MachineStore:
             await self.prune()
 
     async def _asked(self, *arguments: str) -> bytes | None:
-        """What restic says of the store; None if there is none. That must be certain: `prepare` creates a store then,
-        and `remove` reports it as removed."""
+        """What restic says of the store; None if there is no store. None must be certain: `prepare` creates a store
+        then, and `remove` reports the store as removed."""
         if isinstance(self._place, MountedTarget):
             look = await self._place.look()
             if not look.there:
@@ -317,7 +318,7 @@ class MachineStore:
 
     @contextlib.contextmanager
     def _patience(self, errors: Errors) -> Iterator[trio.CancelScope]:
-        """Its deadline is moved by each request to the target."""
+        """A scope whose deadline is moved by each request to the target."""
         said = ""
         with trio.CancelScope() as scope:
             try:

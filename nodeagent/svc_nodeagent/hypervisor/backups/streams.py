@@ -1,7 +1,7 @@
 """The content of a disk on its way to a store and back, block by block, with their digests.
 
-A stream is a sequence of blocks, each after its number (`blocks`). If the disk was read while its guest wrote, some
-blocks are there twice, and the last one counts.
+A stream is a sequence of blocks, each preceded by its number (`blocks`). If the disk was read while its guest wrote,
+some blocks are there twice, and the last one counts.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def progress(report: Report, words: str, span: tuple[int, int]) -> OnProgress:
 
 
 class DiskStream:
-    """Takes blocks of one disk for one copy. `digests`: of the disk as it is in this copy, the blocks taken so far over
-    those of before."""
+    """Takes blocks of one disk for one copy. `digests`: of all blocks of the disk as it is in this copy: the blocks
+    taken so far replace those of the copy before."""
 
     def __init__(self, sink: Sink, digests: Digests) -> None:
         self._sink = sink
@@ -112,7 +112,7 @@ async def stream_of_changes(
 async def rebuild(
     sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot], disk: CopiedDisk, on_progress: OnProgress
 ) -> str:
-    """Write the parts, the whole disk first; returns the digest of the result."""
+    """Write the parts in order, the whole disk first and then the changes; returns the digest of the result."""
     # 0: a copy of an early release, with a single digest of the whole disk.
     if disk.block_bytes not in (0, BLOCK_BYTES):
         raise HostError(
@@ -156,7 +156,8 @@ def _gaps(written: bytes | bytearray) -> Iterator[tuple[int, int]]:
 
 
 async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) -> AsyncIterator[tuple[int, bytes]]:
-    """Raises `HostError` for a block that the disk cannot have; a stream that ends too early fails by its digest."""
+    """The blocks of a stream. Raises `HostError` for a block that the disk cannot have; a stream that ends too early is
+    noticed by its digest."""
     kept, number = bytearray(), -1
 
     async def filled(length: int) -> bool:

@@ -1,12 +1,13 @@
 """Whether the target still has what it was given: each day a seventh of a store's files is read and digested.
 
-restic takes what its index names for stored, whatever has become of the file: a backup after a loss is reported as
-complete, and cannot be read. It names each data file by the SHA-256 of its content, so no key is needed to verify it.
+restic assumes that everything in its index is stored, whatever has happened to the files: after a loss, the next backup
+is reported as complete, and cannot be read. It names each data file by the SHA-256 of its content, so no key is needed
+to verify it.
 
 Invariant: nothing is destroyed. A file that has changed is moved out of the repository's data (`mounted_tree`), where
 restic does not look, so that the next copy stores again what the disk still has of it.
 
-A target elsewhere is not read at all: its traffic is paid for, and servers of S3 keep digests of their own.
+A target that is not on the node is not read at all: its traffic costs money, and S3 servers keep digests of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ SHARES = 7  # With seven shares, a store of 1 TiB has some 150 GiB read each day
 
 
 def share_of(day: date) -> int:
-    """Another share each day, and another one on the same weekday of the next week: each comes within two weeks of
-    daily runs, and within seven weekly ones."""
+    """The share of the data files to verify on this day: another one each day, and another one on the same weekday of
+    the next week. So daily runs verify each share within two weeks, and weekly runs within seven."""
     # Computed from the day and the week: from the day alone, a run once a week would always read the same share,
     # because seven days are a multiple of seven shares.
     ordinal = day.toordinal()
