@@ -102,6 +102,17 @@ async def test_of_one_key_one_thing_is_done_at_a_time_and_what_waits_is_done_onc
     assert other.did == ["first"]
 
 
+async def test_who_waits_gets_what_the_work_answers_or_the_handler(works: HostWork, autojump_clock: MockClock) -> None:
+    async def look() -> int:
+        await trio.sleep(1)
+        return 5
+
+    ordered = [works.order("Site:a", "look", look, what="It is looked at") for _ in range(2)]
+
+    assert [await each.outcome() for each in ordered] == [5, 5]
+    assert await ordered[0].answering("handler").soon() == "handler"
+
+
 async def test_who_still_waits_gets_the_failure_and_the_next_is_done(
     works: HostWork, autojump_clock: MockClock
 ) -> None:

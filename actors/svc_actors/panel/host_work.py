@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 import trio
@@ -49,23 +49,24 @@ OtherT = TypeVar("OtherT")
 class _Piece:
     """A piece of work that some messages have ordered."""
 
-    do: Work
+    do: Callable[[], Awaitable[Any]]
     ended: trio.Event = field(default_factory=trio.Event)
+    answer: Any = None
     error: ServiceError | None = None
     awaited_by: int = 0
 
 
 @dataclass(frozen=True)
 class Ordered(Generic[AnswerT]):
-    """The result of a handler that has ordered work: the caller waits for the work, and then gets the answer. `what`
-    says how far things are until then."""
+    """The result of a handler that has ordered work: the caller waits for the work, and then gets the work's answer, or
+    the handler's own. `what` says how far things are until then."""
 
     _piece: _Piece
     what: str
-    answer: AnswerT
+    _answer: Callable[[Any], AnswerT]
 
     def answering(self, answer: OtherT) -> Ordered[OtherT]:
-        return Ordered(self._piece, self.what, answer)
+        return Ordered(self._piece, self.what, lambda _: answer)
 
     async def soon(self) -> AnswerT:
         """Wait for `HOST_PATIENCE` at most. Raises what the work raises, and `unavailable` if it takes longer."""
@@ -86,7 +87,7 @@ class Ordered(Generic[AnswerT]):
             piece.awaited_by -= 1
         if piece.error is not None:
             raise piece.error
-        return self.answer
+        return self._answer(piece.answer)
 
 
 class HostWork:
@@ -107,13 +108,13 @@ class HostWork:
         async with background_nursery() as nursery:
             yield cls(nursery, on_crash)
 
-    def order(self, key: str, kind: str, do: Work, *, what: str) -> Ordered[None]:
+    def order(self, key: str, kind: str, do: Callable[[], Awaitable[AnswerT]], *, what: str) -> Ordered[AnswerT]:
         """Run `do` once all earlier work under this key is done. `key` has the form `Type:key`, as the actor's."""
         piece = self._waiting.get((key, kind))
         if piece is None:
             piece = self._waiting[key, kind] = _Piece(do)
             self._nursery.start_soon(self._run, key, kind, piece, name=f"{kind} of {key}")
-        return Ordered(piece, what, None)
+        return Ordered(piece, what, lambda answer: answer)
 
     async def drain(self, deadline: float) -> None:
         """Shut down: start no work, and wait at most `deadline` seconds for what is under way."""
@@ -134,7 +135,7 @@ class HostWork:
                     return
                 self._under_way.add(piece)
                 with trio.move_on_after(LONGEST) as deadline:
-                    await piece.do()
+                    piece.answer = await piece.do()
             if deadline.cancelled_caught:
                 raise unavailable(f"This server has not finished within {LONGEST:g} seconds; it is tried again.")
             piece.error = None

@@ -37,9 +37,8 @@ IDLE_AFTER: Final = 5.0
 those in use have a task: a live one is some thirty objects, which every full garbage collection visits."""
 
 HANDLER_DEADLINE: Final = 75.0
-"""Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback), and
-the 30 s that a zone's handler gives Knot: a locked row or a slow Knot answers the asker with `unavailable`, and only
-what hangs beyond that is ended as a crash."""
+"""Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback): a
+locked row answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
 
 
 @dataclass(eq=False, slots=True)

@@ -25,6 +25,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.accounts.plans import write_suspended
 from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.records import SITE_COLUMNS, as_site
@@ -118,7 +119,7 @@ class AccountTermination:
 
     async def remove_zones(self, run: JobRun) -> None:
         for row in await self._database.fetch("SELECT name FROM dns_zones WHERE owner_id = $1", _account(run)):
-            await self._actors.ref(DnsZone, row["name"]).ask(DnsZone.release)
+            await finished(self._actors.ref(DnsZone, row["name"]).ask(DnsZone.release))
 
     async def remove_account(self, run: JobRun) -> None:
         await self._remove_backups(_account(run))

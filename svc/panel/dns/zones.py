@@ -89,10 +89,10 @@ async def create_record(context: Context[Panel], request: RecordCreateRequest) -
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     zone = _zone(await _names(services.database, site), site, request.zone)
-    row, record = await services.actors.ref(ZoneActor, zone).ask(
+    added = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.add, context.caller, site.owner_id, full_name(request.name, zone), request.ttl, request.data
     )
-    return DnsChange(record=record_model(record), zone=await _shown(services, zone, row))
+    return DnsChange(record=record_model(added.result), zone=await _shown(services, zone, await added.soon()))
 
 
 @operations.declare(
@@ -107,10 +107,10 @@ async def update_record(context: Context[Panel], request: RecordUpdateRequest) -
     services = context.services
     site, zone = await _zone_of_record(context, request)
     name = None if request.name is None else full_name(request.name, zone)
-    row, record = await services.actors.ref(ZoneActor, zone).ask(
+    updated = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.update, context.caller, site.owner_id, request.record_id, name, request.ttl, request.data
     )
-    return DnsChange(record=record_model(record), zone=await _shown(services, zone, row))
+    return DnsChange(record=record_model(updated.result), zone=await _shown(services, zone, await updated.soon()))
 
 
 @operations.declare(
@@ -124,10 +124,10 @@ async def update_record(context: Context[Panel], request: RecordUpdateRequest) -
 async def delete_record(context: Context[Panel], request: RecordRequest) -> DnsZone:
     services = context.services
     site, zone = await _zone_of_record(context, request)
-    row = await services.actors.ref(ZoneActor, zone).ask(
+    removed = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.remove, context.caller, site.owner_id, request.record_id
     )
-    return await _shown(services, zone, row)
+    return await _shown(services, zone, await removed.soon())
 
 
 @operations.declare(
@@ -155,8 +155,8 @@ async def point(context: Context[Panel], request: SiteChange) -> DnsPoint:
         done = await services.actors.ref(ZoneActor, zone).ask(
             ZoneActor.point, context.caller, site.owner_id, own, addresses
         )
-        pointed += [PointedName(name=name, zone=zone, replaced=list(done.replaced[name])) for name in own]
-        shown = await _shown(services, zone, done.zone)
+        pointed += [PointedName(name=name, zone=zone, replaced=done.result[name]) for name in own]
+        shown = await _shown(services, zone, await done.soon())
         zones.append(
             PointedZone(zone=shown, delegation=await _delegation(zone, services.authority, services.delegations.now))
         )

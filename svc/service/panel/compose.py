@@ -102,7 +102,6 @@ async def open_services(
     delivering = Delivering(database, sealer, receivers, after_round, host.clock)
     authority = config.dns.authority(config.public_host)
     await make_accounts(database, host.accounts)
-    naming = Naming(database, host.name_server, authority)
     async with (
         HostWork.open(alerts.notice) as host_work,
         ActorSystem.open(on_crash=alerts.notice, carried=(LANE, ORIGIN)) as actors,
@@ -111,6 +110,7 @@ async def open_services(
     ):
         loops = PanelLoops(nursery, loop_alerts.notice, enabled_loops)
         install_webhooks(actors, delivering)
+        naming = Naming(database, host.name_server, authority, host_work)
         actors.register(DnsZone, lambda _: DnsZone(naming))
         await loops.start("events", events.run)
         loops.keep("alerts of actors", alerts.run)

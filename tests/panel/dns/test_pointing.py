@@ -8,6 +8,7 @@ import pytest
 
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.host_work import finished
 from svc_actors.store import Database, service_itself
 from tests.panel.dns.zones import CNAME, World
 from tests.support.panel import open_panel
@@ -93,12 +94,13 @@ async def test_proofs_of_the_panel_are_shown_left_alone_and_gone_when_they_are_n
 
     await zone.ask(DnsZone.add_proofs, caller, world.ada_id, {name: ("one", "hers")})
     await zone.ask(DnsZone.remove_proofs, caller, {name: ("one",)})
-    await zone.ask(DnsZone.add_proofs, caller, world.ada_id, {name: ("two",)})
+    second = await zone.ask(DnsZone.add_proofs, caller, world.ada_id, {name: ("two",)})
+    await second.finished()
     proving = world.knot.answers(name, "TXT")
     records = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"]
     [managed] = [record["id"] for record in records if record["managed"]]
     refused = await world.ada.delete(f"/sites/{world.site}/dns/records/{managed}")
-    await zone.ask(DnsZone.remove_proofs, caller, {name: ("two", "hers")})
+    await finished(zone.ask(DnsZone.remove_proofs, caller, {name: ("two", "hers")}))
 
     assert proving == {'"two"', '"hers"'}
     assert refused.status_code == 409

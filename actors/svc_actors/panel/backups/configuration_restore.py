@@ -97,7 +97,8 @@ class ConfigurationRestore:
         for zone, records in configuration.zones.items():
             names = {name: held for name, held in records.items() if name in wanted[Part.RECORD]}
             if names:
-                row, _ = await self.actors.ref(DnsZone, zone).ask(DnsZone.put_back, caller, site.owner_id, names)
+                ordered = await self.actors.ref(DnsZone, zone).ask(DnsZone.put_back, caller, site.owner_id, names)
+                row = await ordered.finished()
                 if not row.served:
                     await run.log(f"The zone {zone} is recorded, and not served yet: {row.problem}.")
         stored = configuration.certificate

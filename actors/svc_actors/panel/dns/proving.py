@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.host_work import finished
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, service_itself
 from svc_common.errors import ErrorCode, ServiceError, conflict, unavailable
@@ -56,14 +57,15 @@ class Proving:
         """Make our own name server answer with these texts. Raises `conflict`, and `unavailable` while the server does
         not."""
         await self._require_delegated(zone)
-        row = await self.actors.ref(DnsZone, zone).ask(DnsZone.add_proofs, _CALLER, owner_id, proofs)
+        change = await self.actors.ref(DnsZone, zone).ask(DnsZone.add_proofs, _CALLER, owner_id, proofs)
+        row = await change.finished()
         if not row.served:
             raise unavailable(
                 f"The proof in the zone {zone} is not served yet: {row.problem or 'it is being changed'}."
             )
 
     async def remove(self, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
-        await self.actors.ref(DnsZone, zone).ask(DnsZone.remove_proofs, _CALLER, proofs)
+        await finished(self.actors.ref(DnsZone, zone).ask(DnsZone.remove_proofs, _CALLER, proofs))
 
     async def clear(self) -> None:
         """Remove the proofs that an earlier core has left. Call it before any proof is shown."""

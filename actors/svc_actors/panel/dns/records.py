@@ -26,6 +26,7 @@ class ZoneRow:
     served_revision: int
     serial: int | None
     problem: str | None
+    created_at: datetime
 
     @property
     def served(self) -> bool:
@@ -82,6 +83,7 @@ def as_zone(row: Record) -> ZoneRow:
         served_revision=row["served_revision"],
         serial=row["serial"],
         problem=row["problem"],
+        created_at=row["created_at"],
     )
 
 

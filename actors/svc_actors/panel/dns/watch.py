@@ -12,6 +12,7 @@ from typing import Final
 
 from svc_actors.panel.dns.records import ZoneRow, as_zone
 from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.host_work import Ordered, finished
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
 from svc_common.errors import unavailable
@@ -55,10 +56,10 @@ class ZoneWatch:
         for error in self._failed.values():
             raise error
 
-    async def _ask(self, name: str, mend: Callable[[DnsZone], Awaitable[ZoneRow | None]]) -> None:
+    async def _ask(self, name: str, mend: Callable[[DnsZone], Awaitable[Ordered[ZoneRow | None]]]) -> None:
         """Ask the actor of a zone. A zone that fails does not delay the others."""
         try:
-            await self._actors.ref(DnsZone, name).ask(mend)
+            await finished(self._actors.ref(DnsZone, name).ask(mend))
         except DomainError as error:
             self._failed.setdefault(name, error)
 

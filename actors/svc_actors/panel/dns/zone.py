@@ -1,20 +1,25 @@
 """The actor of one zone: decides on changes, records them, and makes Knot agree.
 
-A change is one transaction (records, audit, event) that raises the zone's revision; then Knot is made to agree, and the
-revision that it serves is recorded. A failure in between, or a later loss, shows as a difference between the two
-revisions, which `agree` repairs. `agree` may be called at any time; `ZoneWatch` does so. A change stands even if Knot
-does not answer: its caller learns that the change is not served yet.
+A change is one transaction (records, audit, event) that raises the zone's revision; then the handler orders `host_work`
+to make Knot agree, which records the revision that Knot serves. A failure in between, or a later loss, shows as a
+difference between the two revisions, which `agree` repairs. `agree` may be called at any time; `ZoneWatch` does so. A
+change stands even if Knot does not answer: its caller learns that the change is not served yet.
+
+Invariants:
+- no message waits for Knot;
+- one agreement of a zone runs at a time, and reads the records when it starts;
+- what an agreement found is recorded only with the zone that it read, and never over a later revision's outcome.
 
 Why: docs/decisions/0055-dns.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import structlog
@@ -25,7 +30,7 @@ from svc_actors.panel.dns.records import DATA, NewRecord, RecordRow, ZoneRow, as
 from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.dns.rules import check, check_removal
 from svc_actors.panel.event_kinds import PanelEvent
-from svc_actors.panel.host_work import HOST_PATIENCE
+from svc_actors.panel.host_work import HOST_PATIENCE, HostWork, Ordered
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, NewEvent, Transaction, audit, events, service_itself
 from svc_common.errors import conflict, not_found, unavailable
@@ -37,6 +42,11 @@ POINTED_TTL: Final = 300
 MANAGED_TTL: Final = 60
 _POINTED: Final = (RecordType.A, RecordType.AAAA, RecordType.CNAME)
 
+AGREEMENT_SECONDS: Final = 30.0
+"""For all questions of one agreement to Knot, each of which has a deadline of its own."""
+
+ResultT = TypeVar("ResultT")
+
 log = structlog.get_logger("svc.dns")
 
 
@@ -47,25 +57,43 @@ class Naming:
     database: Database
     name_server: NameServer
     authority: Authority
+    host_work: HostWork
 
 
 @dataclass(frozen=True)
-class Pointed:
-    """`replaced`: the previous records of these names, as text."""
+class ZoneChange(Generic[ResultT]):
+    """A recorded change of a zone, for which Knot is being made to agree."""
 
-    zone: ZoneRow
-    replaced: Mapping[str, Sequence[str]]
+    result: ResultT
+    _recorded: ZoneRow
+    _agreement: Ordered[ZoneRow | None]
+
+    async def soon(self) -> ZoneRow:
+        """For operations: as `finished`, but after `HOST_PATIENCE` the zone as it was recorded, not served yet."""
+        with trio.move_on_after(HOST_PATIENCE):
+            return await self.finished()
+        return replace(self._recorded, problem=_too_slow(HOST_PATIENCE))
+
+    async def finished(self) -> ZoneRow:
+        """The zone once Knot has agreed, or with the reason why it has not. Raises not_found if the zone is gone."""
+        zone = await self._agreement.outcome()
+        if zone is None:
+            raise not_found("The zone was removed meanwhile.")
+        return zone
 
 
 @contextmanager
 def _in_time() -> Iterator[None]:
-    """Bounds the time for a change. A change asks Knot several questions, each with its own deadline; together they
-    must end before the handler's deadline. Knot drops changes that were not committed when the conversation ends."""
+    """Bounds the time for an agreement. Knot drops changes that were not committed when the conversation ends."""
     try:
-        with trio.fail_after(HOST_PATIENCE):
+        with trio.fail_after(AGREEMENT_SECONDS):
             yield
     except trio.TooSlowError:
-        raise KnotAway(f"it has not done all of the change within {HOST_PATIENCE:g} seconds") from None
+        raise KnotAway(_too_slow(AGREEMENT_SECONDS)) from None
+
+
+def _too_slow(seconds: float) -> str:
+    return f"Knot has not done all of the change within {seconds:g} seconds"
 
 
 class DnsZone(Actor):
@@ -77,20 +105,18 @@ class DnsZone(Actor):
 
     async def add(
         self, caller: Caller, owner_id: UUID, name: str, ttl: int | None, data: RecordData
-    ) -> tuple[ZoneRow, RecordRow]:
+    ) -> ZoneChange[RecordRow]:
         """Add a record; the first one creates the zone. Raises invalid and conflict."""
 
-        async def work(tx: Transaction) -> RecordRow:
+        async def work(tx: Transaction) -> tuple[ZoneRow, RecordRow]:
             zone = await self._zone(tx, owner_id)
             others = await read_records(tx, self.key)
             record = NewRecord(name, ttl or _ttl_of(others, name, data.type) or DEFAULT_TTL, data)
             check(self.key, self._naming.authority.nameservers, others, record)
             added = await self._insert(tx, record)
-            await self._changed(tx, caller, zone, {"added": zone_file_line(record)})
-            return added
+            return await self._changed(tx, caller, zone, {"added": zone_file_line(record)}), added
 
-        added = await self._database.transact(work)
-        return await self.agree_known(), added
+        return await self._change(work)
 
     async def update(
         self,
@@ -100,10 +126,10 @@ class DnsZone(Actor):
         name: str | None,
         ttl: int | None,
         data: RecordData | None,
-    ) -> tuple[ZoneRow, RecordRow]:
+    ) -> ZoneChange[RecordRow]:
         """None keeps a value. The record keeps its id. Raises invalid, conflict and not_found."""
 
-        async def work(tx: Transaction) -> RecordRow:
+        async def work(tx: Transaction) -> tuple[ZoneRow, RecordRow]:
             zone, records, old = await self._record(tx, owner_id, record_id)
             others = [record for record in records if record.id != record_id]
             new = NewRecord(name or old.name, ttl or old.ttl, data or old.data)
@@ -119,39 +145,37 @@ class DnsZone(Actor):
                 new.data.model_dump(mode="json"),
             )
             await self._one_ttl(tx, new)
-            await self._changed(tx, caller, zone, {"from": zone_file_line(old), "to": zone_file_line(new)})
-            return as_record(row)
+            details = {"from": zone_file_line(old), "to": zone_file_line(new)}
+            return await self._changed(tx, caller, zone, details), as_record(row)
 
-        updated = await self._database.transact(work)
-        return await self.agree_known(), updated
+        return await self._change(work)
 
-    async def remove(self, caller: Caller, owner_id: UUID, record_id: UUID) -> ZoneRow:
+    async def remove(self, caller: Caller, owner_id: UUID, record_id: UUID) -> ZoneChange[None]:
         """Raises not_found and conflict."""
 
-        async def work(tx: Transaction) -> None:
+        async def work(tx: Transaction) -> tuple[ZoneRow, None]:
             zone, records, old = await self._record(tx, owner_id, record_id)
             check_removal([record for record in records if record.id != record_id], old)
             await tx.execute("DELETE FROM dns_records WHERE id = $1", record_id)
-            await self._changed(tx, caller, zone, {"removed": zone_file_line(old)})
+            return await self._changed(tx, caller, zone, {"removed": zone_file_line(old)}), None
 
-        await self._database.transact(work)
-        return await self.agree_known()
+        return await self._change(work)
 
     async def point(
         self, caller: Caller, owner_id: UUID, names: Sequence[str], addresses: Sequence[IPv4Address | IPv6Address]
-    ) -> Pointed:
-        """Point the names to these addresses and nowhere else. Correct records stay. Raises conflict."""
+    ) -> ZoneChange[dict[str, list[str]]]:
+        """Point the names to these addresses and nowhere else. Correct records stay. Returns the previous records of
+        each name, as text. Raises conflict."""
 
-        async def work(tx: Transaction) -> dict[str, list[str]]:
+        async def work(tx: Transaction) -> tuple[ZoneRow, dict[str, list[str]]]:
             zone = await self._zone(tx, owner_id)
             replaced: dict[str, list[str]] = {}
             for name in names:
                 replaced[name] = await self._point_one(tx, name, addresses)
-            await self._changed(tx, caller, zone, {"pointed": replaced, "to": [str(each) for each in addresses]})
-            return replaced
+            details = {"pointed": replaced, "to": [str(each) for each in addresses]}
+            return await self._changed(tx, caller, zone, details), replaced
 
-        replaced = await self._database.transact(work)
-        return Pointed(await self.agree_known(), replaced)
+        return await self._change(work)
 
     async def require_provable(self, owner_id: UUID, names: Sequence[str]) -> None:
         """Raises conflict if the panel may not add TXT records at these names."""
@@ -164,10 +188,10 @@ class DnsZone(Actor):
 
         await self._database.transact(work)
 
-    async def add_proofs(self, caller: Caller, owner_id: UUID, proofs: Mapping[str, Sequence[str]]) -> ZoneRow:
+    async def add_proofs(self, caller: Caller, owner_id: UUID, proofs: Mapping[str, Sequence[str]]) -> ZoneChange[None]:
         """Add TXT records of the panel's own, by name; existing ones stay. Raises conflict."""
 
-        async def work(tx: Transaction) -> None:
+        async def work(tx: Transaction) -> tuple[ZoneRow, None]:
             zone = await self._own_zone(tx, owner_id)
             added = []
             for name, texts in proofs.items():
@@ -180,12 +204,12 @@ class DnsZone(Actor):
                     await self._insert(tx, record, managed=True)
                     added.append(name)
             if added:
-                await self._changed(tx, caller, zone, {"proofs_added": added})
+                zone = await self._changed(tx, caller, zone, {"proofs_added": added})
+            return zone, None
 
-        await self._database.transact(work)
-        return await self.agree_known()
+        return await self._change(work)
 
-    async def remove_proofs(self, caller: Caller, proofs: Mapping[str, Sequence[str]]) -> None:
+    async def remove_proofs(self, caller: Caller, proofs: Mapping[str, Sequence[str]]) -> Ordered[ZoneRow | None]:
         """Remove what `add_proofs` has added, if it is still there."""
 
         async def work(tx: Transaction) -> None:
@@ -207,15 +231,15 @@ class DnsZone(Actor):
                 await self._changed(tx, caller, as_zone(row), {"proofs_removed": removed})
 
         await self._database.transact(work)
-        await self.agree()
+        return await self.agree()
 
     async def put_back(
         self, caller: Caller, owner_id: UUID, records: Mapping[str, Sequence[NewRecord]]
-    ) -> tuple[ZoneRow, Mapping[str, str]]:
+    ) -> ZoneChange[Mapping[str, str]]:
         """Restore the records of these names from a backup. Returns the names that were left as they are, with the
         reason."""
 
-        async def work(tx: Transaction) -> Mapping[str, str]:
+        async def work(tx: Transaction) -> tuple[ZoneRow, Mapping[str, str]]:
             zone = await self._zone(tx, owner_id)
             nameservers = self._naming.authority.nameservers
             change = change_of(self.key, nameservers, await read_records(tx, self.key), records)
@@ -225,13 +249,12 @@ class DnsZone(Actor):
                 await self._insert(tx, record)
             if gone or change.added:
                 names = sorted({record.name for record in (*change.removed, *change.added)})
-                await self._changed(tx, caller, zone, {"restored": names})
-            return change.refused
+                zone = await self._changed(tx, caller, zone, {"restored": names})
+            return zone, change.refused
 
-        refused = await self._database.transact(work)
-        return await self.agree_known(), refused
+        return await self._change(work)
 
-    async def release(self) -> None:
+    async def release(self) -> Ordered[ZoneRow | None]:
         """Remove the zone with all its records if its owner's sites no longer have a name in it."""
 
         async def work(tx: Transaction) -> None:
@@ -248,12 +271,19 @@ class DnsZone(Actor):
                 await close_alert(tx, alert_of(self.key))
 
         await self._database.transact(work)
-        await self.agree()
+        return await self.agree()
 
-    async def agree(self) -> ZoneRow | None:
-        """Make Knot serve the zone as recorded, or stop serving it if it has no record. If Knot refuses, the reason is
-        recorded with the zone; raises unavailable if there is no zone to record it with."""
+    async def agree(self) -> Ordered[ZoneRow | None]:
+        """Make Knot serve the zone as recorded, or stop serving it if it has no record. The work answers with the zone,
+        with Knot's refusal as its problem; it fails with unavailable if there is no zone to record that with."""
+        what = "The change is recorded, but the name server does not serve it yet"
+        return self._naming.host_work.order(f"DnsZone:{self.key}", "agreement", self._agree_now, what=what)
 
+    async def _change(self, work: Callable[[Transaction], Awaitable[tuple[ZoneRow, ResultT]]]) -> ZoneChange[ResultT]:
+        zone, result = await self._database.transact(work)
+        return ZoneChange(result, zone, await self.agree())
+
+    async def _agree_now(self) -> ZoneRow | None:
         async def read(tx: Transaction) -> tuple[ZoneRow, list[RecordRow]] | None:
             row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
             return None if row is None else (as_zone(row), await read_records(tx, self.key))
@@ -277,29 +307,26 @@ class DnsZone(Actor):
             return zone
         return await self._agreed(zone, agreement)
 
-    async def agree_known(self) -> ZoneRow:
-        zone = await self.agree()
-        if zone is None:
-            raise not_found("The zone was removed meanwhile.")
-        return zone
-
     async def _agreed(self, zone: ZoneRow, agreement: Agreement) -> ZoneRow:
-        async def work(tx: Transaction) -> ZoneRow:
-            row = await tx.fetchone(
-                """UPDATE dns_zones SET served_revision = $2, serial = $3, problem = NULL WHERE name = $1
-                   RETURNING *""",
+        async def work(tx: Transaction) -> None:
+            row = await tx.fetchrow(
+                """UPDATE dns_zones SET served_revision = $3, serial = $4, problem = NULL
+                   WHERE name = $1 AND created_at = $2 AND served_revision <= $3 RETURNING *""",
                 self.key,
+                zone.created_at,
                 zone.revision,
                 agreement.serial,
             )
-            # Closed even if this row never had a problem: the alert may be about an earlier zone of the same name.
-            await close_alert(tx, alert_of(self.key))
-            await _announce(tx, as_zone(row))
-            return as_zone(row)
+            if row is not None:
+                # Closed even if this row never had a problem: the alert may be about an earlier zone of the same name.
+                await close_alert(tx, alert_of(self.key))
+                await _announce(tx, as_zone(row))
 
         if agreement.changed and zone.revision == zone.served_revision:
             log.warning("dns.zone_reconciled", zone=self.key, serial=agreement.serial)
-        return await self._database.transact(work)
+        await self._database.transact(work)
+        # Of the revision that Knot has taken, which may be changed already: that is the next agreement's.
+        return replace(zone, served_revision=zone.revision, serial=agreement.serial, problem=None)
 
     async def _disagreed(self, zone: ZoneRow, error: KnotError) -> ZoneRow:
         """Record a disagreement. An alert is opened only for problems that do not pass by waiting; about a Knot that
@@ -309,8 +336,14 @@ class DnsZone(Actor):
             return zone
 
         async def work(tx: Transaction) -> None:
-            await tx.execute("UPDATE dns_zones SET problem = $2 WHERE name = $1", self.key, str(error))
-            if not isinstance(error, KnotAway):
+            recorded = await tx.change(
+                "UPDATE dns_zones SET problem = $4 WHERE name = $1 AND created_at = $2 AND served_revision <= $3",
+                self.key,
+                zone.created_at,
+                zone.revision,
+                str(error),
+            )
+            if recorded and not isinstance(error, KnotAway):
                 message = f"The zone {self.key} is not served as its records say: {error}. This is retried."
                 await raise_alert(tx, alert_of(self.key), message, resource_kind="zone", resource_id=self.key)
 
@@ -400,10 +433,11 @@ class DnsZone(Actor):
             left.append(await self._insert(tx, record))
         return [f"{record.type} {record.data.rdata().to_text()}" for record in gone]
 
-    async def _changed(self, tx: Transaction, caller: Caller, zone: ZoneRow, details: Mapping[str, Any]) -> None:
+    async def _changed(self, tx: Transaction, caller: Caller, zone: ZoneRow, details: Mapping[str, Any]) -> ZoneRow:
         row = await tx.fetchone("UPDATE dns_zones SET revision = revision + 1 WHERE name = $1 RETURNING *", self.key)
         await audit.record(tx, caller, zone.target, details)
         await _announce(tx, as_zone(row))
+        return as_zone(row)
 
 
 def alert_of(zone: str) -> str:

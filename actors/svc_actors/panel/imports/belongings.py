@@ -105,8 +105,9 @@ class Belongings:
 
         async def serve() -> None:
             zone_actor = self._parts.actors.ref(DnsZone, zone)
-            row, refused = await zone_actor.ask(DnsZone.put_back, CALLER, applied.row.owner_id, wanted)
-            for name, reason in refused.items():
+            change = await zone_actor.ask(DnsZone.put_back, CALLER, applied.row.owner_id, wanted)
+            row = await change.finished()
+            for name, reason in change.result.items():
                 await self.note(run, applied, Kind.DNS, name, reason)
             if not row.served:
                 await self.note(run, applied, Kind.DNS, zone, f"recorded, and not served yet: {row.problem}")

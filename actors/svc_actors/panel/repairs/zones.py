@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from svc_actors.panel.dns.records import read_records, rendered
 from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.runtime import ActorSystem
@@ -45,7 +46,7 @@ class Zones:
         except KnotError as error:
             raise unavailable(f"The name server does not answer: {error}") from error
         for name in await self._zones(site):
-            await self._actors.ref(DnsZone, name).ask(DnsZone.agree)
+            await finished(self._actors.ref(DnsZone, name).ask(DnsZone.agree))
 
     async def _zones(self, site: SiteRow) -> list[str]:
         rows = await self._database.fetch(
