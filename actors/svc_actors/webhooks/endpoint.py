@@ -1,4 +1,4 @@
-"""The actor of one webhook endpoint: it makes the attempts that are due, a few at a time.
+"""A round of one webhook endpoint: it makes the attempts that are due, a few at a time.
 
 Invariants:
 - at most `PARALLEL` attempts of an endpoint, and one of a delivery, are under way at once; so the order of deliveries
@@ -7,8 +7,8 @@ Invariants:
   in all attempts;
 - an attempt is made before it is recorded: after a crash between the two it is repeated (at least once).
 
-Handlers must be short, so a round ends when nothing is due, and at the latest `ROUND_SECONDS` plus an attempt's
-deadline after its start. `svc_actors.webhooks.dispatch` then asks for the next round.
+A round ends when nothing is due, and at the latest `ROUND_SECONDS` plus an attempt's deadline after its start, so that
+alerts about a busy endpoint are written. `svc_actors.webhooks.dispatch` then starts the next round.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.runtime import Actor
 from svc_actors.sealing import CannotUnseal, Sealer
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Database, Transaction, background_nursery
 from svc_actors.webhooks import deliveries, endpoints
 from svc_actors.webhooks.delivery_states import Answered, DeliveryStatus, Outcome, Unanswered
 from svc_actors.webhooks.outbox import CHANNEL
@@ -48,7 +47,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Delivering:
-    """Dependencies of the actors of all endpoints. `after_round` is called in one transaction with the statuses that
+    """Dependencies of the rounds of all endpoints. `after_round` is called in one transaction with the statuses that
     the deliveries of a round ended in. Tests that move time pass their own `clock`."""
 
     database: Database
@@ -58,13 +57,14 @@ class Delivering:
     clock: Clock = utc_now
 
 
-class WebhookEndpoint(Actor):
-    def __init__(self, services: Delivering) -> None:
-        self._services = services
-        self._woken = trio.Event()
-        self._begin()
+class Round:
+    """`draining` is asked before each attempt: if so, those under way end, and no others start."""
 
-    def _begin(self) -> None:
+    def __init__(self, services: Delivering, endpoint_id: UUID, draining: Callable[[], bool]) -> None:
+        self._services = services
+        self._endpoint_id = endpoint_id
+        self._draining = draining
+        self._woken = trio.Event()
         # In order: deliveries that were read ahead; how often these became outdated; attempts under way; outcomes to be
         # recorded.
         self._ahead: list[deliveries.Due] = []
@@ -74,25 +74,24 @@ class WebhookEndpoint(Actor):
         self._ended: set[DeliveryStatus] = set()
 
     async def deliver(self) -> None:
-        """One round: make the attempts that are due."""
+        """Make the attempts that are due."""
         database = self._services.database
         last = trio.current_time() + ROUND_SECONDS
-        self._begin()
         with database.announcements.listener(CHANNEL, self._announced):
-            async with self._services.receivers.open(PARALLEL) as sender, trio.open_nursery() as nursery:
+            async with self._services.receivers.open(PARALLEL) as sender, background_nursery() as nursery:
                 while True:
                     self._woken = trio.Event()
                     await self._record()
-                    if trio.current_time() < last and not self.system.draining:
+                    if trio.current_time() < last and not self._draining():
                         await self._begin_attempts(sender, nursery)
                     if not self._under_way:
                         break
                     await self._woken.wait()
         if self._ended:
-            await database.transact(lambda tx: self._services.after_round(tx, UUID(self.key), self._ended))
+            await database.transact(lambda tx: self._services.after_round(tx, self._endpoint_id, self._ended))
 
     def _announced(self, payload: str) -> None:
-        if payload == self.key:
+        if payload == str(self._endpoint_id):
             self._changes += 1
             self._ahead.clear()
         self._woken.set()
@@ -114,7 +113,7 @@ class WebhookEndpoint(Actor):
         while True:
             changes = self._changes
             found = await deliveries.due(
-                services.database, UUID(self.key), services.clock(), most=_READ_AHEAD, under_way=self._under_way
+                services.database, self._endpoint_id, services.clock(), most=_READ_AHEAD, under_way=self._under_way
             )
             if changes == self._changes:
                 self._ahead = found
@@ -138,7 +137,7 @@ class WebhookEndpoint(Actor):
                 outcome = attempt.outcome
                 log.warning(
                     "webhook.attempt_failed",
-                    endpoint=self.key,
+                    endpoint=str(self._endpoint_id),
                     delivery=str(attempt.delivery.id),
                     attempt=attempt.delivery.attempts + 1,
                     status=status.value,
@@ -149,7 +148,7 @@ class WebhookEndpoint(Actor):
 
     async def _sent(self, sender: Sender, delivery: deliveries.Due, at: datetime) -> Outcome:
         try:
-            secret = endpoints.secret_of(self._services.sealer, UUID(self.key), delivery.sealed_secret)
+            secret = endpoints.secret_of(self._services.sealer, self._endpoint_id, delivery.sealed_secret)
         except CannotUnseal:
             return Unanswered("the endpoint's secret cannot be opened with this server's key; rotate it")
         headers = {

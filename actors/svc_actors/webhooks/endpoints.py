@@ -88,7 +88,7 @@ async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
 
 
 def announce(tx: Transaction, endpoint_id: UUID) -> None:
-    """Announce that what the endpoint's actor has read of it is outdated."""
+    """Announce that what the endpoint's round has read of it is outdated."""
     tx.announce(CHANNEL, str(endpoint_id))
 
 

@@ -50,7 +50,7 @@ from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog
 from svc_actors.tracing import ORIGIN, Tracer
-from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
+from svc_actors.webhooks.dispatch import Dispatcher, add_webhook_loops
 from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
 from svc_common.outbound import Outbound
@@ -138,8 +138,8 @@ async def open_services(
         loops.repeat("backups of machines", BACKUPS_SECONDS, partial(run_due, database, actors))
         add_retention(loops, database, events, config.data_dir)
         await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
-        install_webhooks(actors, delivering)
-        add_webhook_loops(loops, actors, delivering)
+        webhooks = Dispatcher(delivering, nursery, alerts.notice)
+        add_webhook_loops(loops, webhooks, delivering)
         loops.repeat("alert webhooks", TELL_SECONDS, partial(tell_receivers, database))
         loops.repeat("backups", backup_results.LOOK_SECONDS, partial(backup_results.look, database))
         keeper = await certificate_keeper(config, database, sealer, actors)
@@ -168,4 +168,5 @@ async def open_services(
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
                 await tasks.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
+                await webhooks.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()

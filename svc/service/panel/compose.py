@@ -63,7 +63,7 @@ from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog
 from svc_actors.tracing import ORIGIN
-from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
+from svc_actors.webhooks.dispatch import Dispatcher, add_webhook_loops
 from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
 from svc_common.outbound import Outbound
@@ -109,7 +109,6 @@ async def open_services(
         trio.open_nursery() as nursery,
     ):
         loops = PanelLoops(nursery, loop_alerts.notice, enabled_loops)
-        install_webhooks(actors, delivering)
         naming = Naming(database, host.name_server, authority, host_work)
         actors.register(DnsZone, lambda _: DnsZone(naming))
         await loops.start("events", events.run)
@@ -178,7 +177,8 @@ async def open_services(
         loops.repeat_from_now("handovers of sites", HANDOVER_SECONDS, partial(retry_handovers, database))
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
-        add_webhook_loops(loops, actors, delivering)
+        webhooks = Dispatcher(delivering, nursery, alerts.notice)
+        add_webhook_loops(loops, webhooks, delivering)
         uploads = Uploads(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
@@ -231,4 +231,5 @@ async def open_services(
                 await jobs.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
                 await host_work.drain(DRAIN_SECONDS)
+                await webhooks.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()

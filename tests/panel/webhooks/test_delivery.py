@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import socket
 import time
-from datetime import timedelta
+from collections.abc import Collection
+from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import stripe
 import trio
+import trio.testing
 from trio.testing import MockClock
 
+from svc.service.alerts import ActorAlerts
 from svc_actors.panel.webhooks import WebhookEvent, emit
-from svc_actors.store import Database
+from svc_actors.runtime import Crash
+from svc_actors.store import Database, Queryable
 from svc_actors.webhooks import deliveries
 from svc_actors.webhooks.delivery_states import SCHEDULE
+from svc_actors.webhooks.dispatch import Dispatcher
 from svc_actors.webhooks.receivers import DEADLINE
 from tests.support.webhooks import HANG, NAME, Received, later, open_receiving, open_webhooks, wall_clock
 
@@ -280,16 +286,19 @@ async def test_a_crash_between_sending_and_recording_sends_again_under_the_same_
         recording.set()
         await trio.sleep_forever()
 
+    async def die(dispatcher: Dispatcher, deadline: float) -> None:
+        """Nothing is drained."""
+
     async with open_receiving(tmp_path) as receiving:
         receiver = await receiving.receiver()
         with monkeypatch.context() as patched, trio.CancelScope() as process:
             patched.setattr(deliveries, "record", never_recorded)
+            patched.setattr(Dispatcher, "drain", die)
             async with open_webhooks(panel_database, tmp_path, receiving=receiving) as world:
                 endpoint = await world.endpoint(receiver)
                 await world.emit()
                 first = await receiver.next()
                 await recording.wait()
-                world.panel.services.actors._close()  # As a process that dies: nothing is drained.
                 process.cancel()
 
         async with open_webhooks(panel_database, tmp_path, receiving=receiving) as world:
@@ -298,6 +307,63 @@ async def test_a_crash_between_sending_and_recording_sends_again_under_the_same_
 
     assert (second.delivery, second.body) == (first.delivery, first.body)
     assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
+
+
+async def test_attempts_under_way_are_recorded_when_the_service_stops_and_no_others_start(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, drain = trio.Event(), Dispatcher.drain
+
+    async def hold(request: Received) -> None:
+        await answers.wait()
+
+    async def answer_when_drained(self: Dispatcher, deadline: float) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain, self, deadline)
+            await trio.testing.wait_all_tasks_blocked()
+            answers.set()
+
+    monkeypatch.setattr(Dispatcher, "drain", answer_when_drained)
+    async with open_receiving(tmp_path) as receiving:
+        receiver = await receiving.receiver()
+        receiver.before_answer = hold
+        async with open_webhooks(panel_database, tmp_path, receiving=receiving) as world:
+            await world.endpoint(receiver)
+            for _ in range(5):  # More than are tried at once.
+                await world.emit()
+            under_way = {(await receiver.next()).delivery for _ in range(4)}
+        receiving.nursery.cancel_scope.cancel()
+
+    rows = await panel_database.fetch("SELECT id::text, status FROM webhook_deliveries")
+    assert {row["id"] for row in rows if row["status"] == "delivered"} == under_way
+    assert [row["status"] for row in rows if row["id"] not in under_way] == ["pending"]
+
+
+async def test_a_defect_that_one_endpoint_meets_is_alerted_of_and_delays_no_other(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashes: list[Crash] = []
+    due, broken = deliveries.due, set[UUID]()
+
+    async def broken_for_one(
+        queryable: Queryable, endpoint_id: UUID, now: datetime, *, most: int, under_way: Collection[UUID]
+    ) -> list[deliveries.Due]:
+        if endpoint_id in broken:
+            raise ValueError("a defect")
+        return await due(queryable, endpoint_id, now, most=most, under_way=under_way)
+
+    monkeypatch.setattr(ActorAlerts, "notice", lambda _, crash: crashes.append(crash))
+    monkeypatch.setattr(deliveries, "due", broken_for_one)
+    async with open_webhooks(panel_database, tmp_path) as world:
+        endpoint = await world.endpoint(await world.receiver())
+        broken.add(UUID(endpoint["id"]))
+        healthy = await world.receiver()
+        await world.endpoint(healthy)
+        for _ in range(5):
+            await world.emit()
+            await healthy.next()
+
+    assert {(crash.actor, str(crash.error)) for crash in crashes} == {(f"WebhookEndpoint:{endpoint['id']}", "a defect")}
 
 
 async def test_a_retry_is_signed_with_the_secret_of_its_own_moment(
