@@ -8,6 +8,8 @@ guest has booted once (its agent connected, or it shut down in order), and then 
 instance id so that nothing is applied twice. An existing seed is overwritten in place: a running guest's QEMU holds
 that file open, and the guest may restart by itself. Anything that a crash interrupted is written again before the host
 starts the guest, and by the repeat of the operation.
+
+Why: docs/decisions/0033-guest-networks-on-the-host.md.
 """
 
 from __future__ import annotations
