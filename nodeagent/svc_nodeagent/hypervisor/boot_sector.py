@@ -1,8 +1,9 @@
 """The boot sector of the guest that KVM is tested with: it takes the path of every machine's boot loader and kernel.
 
 Firmware loads it in real mode. It enters protected mode without paging, where boot loaders live, takes an interrupt
-there and returns from it, enters 64-bit mode with paging, where kernels live, and leaves through QEMU's exit port.
-Hosts have been seen whose KVM runs firmware and boot sector, and fails at the first interrupt in protected mode.
+there and returns from it, enters 64-bit mode with paging, where kernels live, and leaves through QEMU's exit port. On
+some hosts, KVM has been seen to run the firmware and the boot sector, and to fail at the first interrupt in protected
+mode.
 
 Layout: code from 0x7c00; the interrupt table at 0x1000, page tables at 0x2000, 0x3000 and 0x4000.
 """

@@ -4,11 +4,13 @@ Invariants:
 
 - a call that does not return costs its caller the deadline and this connection one of its few threads; nothing else
   waits for it;
-- a query has a deadline of its own (`CALL_TIMEOUT_SECONDS`); an order has none (`PATIENT`): a slow libvirt says nothing
-  about what it did, so an order is waited for as long as the operation that it belongs to lasts;
+- a query has a deadline of its own (`CALL_TIMEOUT_SECONDS`); an order, which changes something, has none (`PATIENT`):
+  if libvirt is slow, it is not known what it did, so the agent waits for an order as long as the order's operation
+  lasts;
 - libvirt's errors become `HostError`; a broken connection becomes `ConnectionLost`, after which the same work may be
   requested again: reconnection continues for ever, with a pause that grows to `MAX_PAUSE_SECONDS`;
-- after every (re)connection each listener gets `reconnected`, because events in between were not seen.
+- after every (re)connection each listener gets `reconnected`, because the events since the previous connection were not
+  seen.
 """
 
 from __future__ import annotations
@@ -103,8 +105,8 @@ class Connection:
     async def call(
         self, work: Callable[[Libvirt], T], *, name: str = "libvirt", timeout: float = CALL_TIMEOUT_SECONDS
     ) -> T:
-        """Run `work(connection)` in a thread. After `timeout` seconds, or if the caller is cancelled, it is abandoned,
-        and may still take effect. `name` identifies it in traces and logs: libvirt's name of its main call.
+        """Run `work(connection)` in a thread. After `timeout` seconds, or if the caller is cancelled, the call is
+        abandoned, and may still take effect. `name` identifies it in traces and logs: libvirt's name of its main call.
 
         Raises `ConnectionLost` if there is no connection within `CALL_TIMEOUT_SECONDS`."""
         with host_call(name):
@@ -141,7 +143,8 @@ class Connection:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a connection until cancelled. Reports as started once the first attempt has succeeded or failed."""
+        """Keep a connection until cancelled. Reports as started once the first attempt to connect has succeeded or
+        failed."""
         pause = 0.5
         told = False
         try:
@@ -275,7 +278,7 @@ def version_text(number: int) -> str:
 
 
 async def start_daemons() -> bool:
-    """Start virtlogd and libvirtd if no init system does it; False if one does. Raises `HostError`."""
+    """Start virtlogd and libvirtd if no init system does that; False if one does. Raises `HostError`."""
     if await trio.Path("/run/systemd/system").exists() or os.geteuid() != 0:
         return False
     for daemon in ("virtlogd", "libvirtd"):

@@ -2,7 +2,7 @@
 
 One task reads a running guest's pseudo-terminal from its start to its end, whether or not there are viewers, so the
 guest never blocks on output. The output goes into a bounded scrollback and to each viewer; a viewer that does not read
-loses the oldest of its backlog and gets a note about it; neither other viewers nor the guest are affected.
+loses the oldest part of its backlog, and a note in its output says so; other viewers and the guest are not affected.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class SerialLines:
         return line.watch()
 
     async def attach(self, vm_id: UUID, nursery: trio.Nursery) -> SerialLine:
-        """Read the guest's serial line from now on. Raises `HostError(conflict)` if it is not running."""
+        """Read the guest's serial line from now on. Raises `HostError(conflict)` if the guest is not running."""
         line = self._lines.get(vm_id)
         if line is not None and not line.ended:
             return line
@@ -143,7 +143,7 @@ class SerialLines:
         return line
 
     def forget(self, vm_id: UUID) -> None:
-        """Its guest has ended."""
+        """Drop the line of a guest that has ended."""
         self._lines.pop(vm_id, None)
 
 

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 class Definitions:
-    """Its methods are steps: `turns` keeps other steps of the same machine away."""
+    """The methods are steps: while one runs, `turns` makes other steps of the same machine wait."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Definitions:
             raise absent(vm_id) from error
 
     async def write(self, record: MachineRecord, password_hash: str | None = None) -> None:
-        """`password_hash` is for the first boot's password; without one, an existing hash stays."""
+        """Write the record. `password_hash` is for the first boot's password; None leaves an existing hash in place."""
         await in_thread(self._write, record, password_hash)
 
     async def with_network(self, vm_id: UUID, network: NetworkSpec) -> MachineRecord:
         return await self.not_older((await self.record(vm_id)).model_copy(update={"network": network}))
 
     async def not_older(self, record: MachineRecord) -> MachineRecord:
-        """With the newest network that the host got, if the record's is older."""
+        """This record, with the network of the stored record if that network is newer."""
         if not await self.exists(record.vm_id):
             return record
         known = await self.record(record.vm_id)
@@ -76,8 +76,8 @@ class Definitions:
         return record.model_copy(update={"network": known.network})
 
     async def apply_network(self, record: MachineRecord) -> None:
-        """The record is written first: after a crash in between, the host is brought to the record. If the host refuses
-        the network, the record gets the previous one back."""
+        """The record is written first: after a crash in between, the host's network is made what the record says. If
+        the host refuses the network, the record gets its previous network back."""
         before = await self.record(record.vm_id)
         await self.write(record)
         fault_point("network.recorded")

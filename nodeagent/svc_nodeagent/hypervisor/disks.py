@@ -64,8 +64,8 @@ async def inspect(path: Path, format: str | None = None) -> DiskInfo:
 
 
 async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
-    """Create the missing disks, except volumes, which exist before. Raises `HostError(invalid)` if disk 0 is smaller
-    than its image."""
+    """Create those of the disks that do not exist. Volumes are left out: they are created separately, before. Raises
+    `HostError(invalid)` if disk 0 is smaller than its image."""
     for disk in record.disks:
         path = folders.disk_of(record.vm_id, disk)
         if disk.volume_id is None and not await in_thread(path.exists):
@@ -73,7 +73,7 @@ async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders,
 
 
 async def make_disk(disk: DiskSpec, base: BaseImage, path: Path, owner: tuple[int, int]) -> None:
-    """Raises `HostError(invalid)` if disk 0 is smaller than its image."""
+    """Create one disk. Raises `HostError(invalid)` if disk 0 is smaller than its image."""
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     on_image: list[str | Path] = []
     if disk.index == 0:
@@ -91,7 +91,7 @@ async def make_disk(disk: DiskSpec, base: BaseImage, path: Path, owner: tuple[in
 
 
 async def grow(path: Path, size_gib: int) -> None:
-    """Grow the disk of a guest that is off; one that is large enough stays as it is."""
+    """Grow the disk of a guest that is off; a disk that is large enough stays as it is."""
     if (await inspect(path, "qcow2")).virtual_bytes < size_gib * GIB:
         await run_program("qemu-img", "resize", "-q", "-f", "qcow2", path, f"{size_gib}G")
 
@@ -109,8 +109,8 @@ def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
 
 
 def destroy(folders: Folders, vm_id: UUID) -> None:
-    """Remove the machine's folder. The files that say that there is something to remove go last: the record, and the
-    mark of an abandoned creation."""
+    """Remove the machine's folder. The record, and the mark of an abandoned creation, are removed last: they say that
+    there is something to remove."""
     folder = folders.machine(vm_id)
     if not folder.exists():
         return

@@ -1,7 +1,7 @@
 """Changes of guests' states that wait to be sent: the latest of each machine, in the order of arrival.
 
-A change that was not yet fetched is replaced by the next one of its machine, so the last state of each machine is
-correct however much was missed.
+A change that was not yet fetched is replaced by the next change of the same machine, so the last state of each machine
+is correct however many changes were missed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DomainChanges:
     def missed(
         self, observed: Mapping[UUID, tuple[DomainState, StateCause | None]]
     ) -> list[tuple[UUID, DomainState, StateCause | None]]:
-        """The differences between the listed states and those last seen. A machine that is not listed is absent."""
+        """The changes from the states last seen to the listed states. A machine that is not listed is absent."""
         now = {
             vm_id: observed.get(vm_id, (DomainState.ABSENT, None)) for vm_id in self._states.keys() | observed.keys()
         }

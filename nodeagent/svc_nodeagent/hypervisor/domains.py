@@ -36,7 +36,8 @@ class BaseImage:
 
 @dataclass(frozen=True)
 class DirectBoot:
-    """What is booted from memory instead of the machine's own disk, and the disk that it reads instead of the seed."""
+    """What is booted from memory instead of the machine's own disk, and the disk that the booted system reads instead
+    of the seed."""
 
     kernel: Path
     initrd: Path
@@ -46,7 +47,7 @@ class DirectBoot:
 
 @dataclass(frozen=True)
 class Medium:
-    """The medium in the CD-ROM drive; with `boot` the machine boots it before its disk."""
+    """The medium in the CD-ROM drive; if `boot` is set, the machine boots the medium before its disk."""
 
     path: Path
     boot: bool
@@ -154,7 +155,8 @@ def disk_target(index: int) -> str:
 
 
 def cd_drive(medium: Medium | None) -> ElementTree.Element:
-    """On virtio-scsi: cloud kernels have no SATA, and firmware and installers of Linux support it."""
+    """The CD-ROM drive. It is on virtio-scsi: cloud kernels have no SATA, and the firmware and the installers of Linux
+    support virtio-scsi."""
     drive = ElementTree.Element("disk", type="file", device="cdrom")
     ElementTree.SubElement(drive, "driver", name="qemu", type="raw")
     if medium is not None:
@@ -187,8 +189,8 @@ def domain_cause(state: int, reason: int) -> StateCause | None:
 
 
 def lifecycle_state(event: int, detail: int) -> DomainState | None:
-    """The state that an event announces; None for events that change no state. `absent` is about the definition: a
-    running guest continues when its definition is removed."""
+    """The state that an event announces; None for events that change no state. `absent` is not announced while a guest
+    runs: it continues when its definition is removed."""
     if event == libvirt.VIR_DOMAIN_EVENT_STOPPED and detail in _UNEXPECTED:
         return DomainState.CRASHED
     return _EVENTS.get(event)
@@ -292,8 +294,9 @@ def _disk(
 
 
 def _slots(devices: ElementTree.Element, record: MachineRecord) -> None:
-    """A PCI Express port for each device, and for each volume that it may get while it runs: a port cannot be added
-    then. NICs get theirs first, so that the number of volumes changes no name of an interface."""
+    """A PCI Express port for each device, and for each volume that the machine may get while it runs, since a port
+    cannot be added then. NICs get the first ports, so that the names of the guest's network interfaces do not depend on
+    the number of volumes."""
     # PCI devices other than volumes: the machine's first disk, the seed, the NICs; then the buses of the serial ports
     # and of the CD drive, the tablet, the rng and the balloon.
     others = 2 + len(record.network.nics) + 5

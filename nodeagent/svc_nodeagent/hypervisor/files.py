@@ -54,8 +54,8 @@ FILE_THREADS = trio.CapacityLimiter(4)
 
 
 class MachineRecord(BaseModel):
-    """All that the domain, the seed and the network of a machine are derived from. Carries no secret but what its owner
-    wrote into `seed.user_data`, which its guest may read for as long as it is there."""
+    """All that the domain, the seed and the network of a machine are derived from. The only secrets in it are those
+    that the machine's owner has written into `seed.user_data`, which the guest may read as long as it is there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -72,8 +72,8 @@ class MachineRecord(BaseModel):
     platform: Platform = PLAIN
 
     def stored(self) -> bytes:
-        """The stored form. Newer fields at their defaults are left out: earlier agents do not know them, and an upgrade
-        may be rolled back."""
+        """The stored form. Newer fields that have their default are left out: earlier agents do not know these fields,
+        and an upgrade may be rolled back."""
         unsaid: dict[str, Any] = {}
         if self.cpu_mode is CpuMode.DEFAULT:
             unsaid["cpu_mode"] = True
@@ -151,14 +151,14 @@ class Folders:
         return self.machine(vm_id) / f"backup-{index}.qcow2"
 
     def live(self, vm_id: UUID) -> Path:
-        """Exists while QEMU shows the machine's disks as they are, for its backup."""
+        """A file that exists while QEMU shows the machine's disks as they are now, for a backup."""
         return self.machine(vm_id) / "backup-live.qcow2"
 
     def scratched(self) -> tuple[UUID, ...]:
         return tuple({UUID(path.parent.name) for path in self.machines.glob("*/backup-*.qcow2")})
 
     def frozen(self, vm_id: UUID) -> Path:
-        """Exists while the guest's file systems may be frozen for a snapshot."""
+        """A file that exists while the guest's file systems may be frozen for a snapshot."""
         return self.machine(vm_id) / "frozen"
 
     def maybe_frozen(self) -> tuple[UUID, ...]:
@@ -172,7 +172,7 @@ class Folders:
         return self.machine(vm_id) / "reinstall-0.qcow2"
 
     def nvram(self, vm_id: UUID) -> Path:
-        """A UEFI's variables. Exists once the machine was started."""
+        """The variables of a UEFI. The file exists once the machine was started."""
         return self.machine(vm_id) / "nvram.fd"
 
     def seed(self, vm_id: UUID) -> Path:
@@ -194,7 +194,8 @@ class Folders:
         return tuple(UUID(path.parent.name) for path in sorted(self.machines.glob(f"*/{ABANDONED}")))
 
     def create(self) -> None:
-        """QEMU's user may pass through (x) the folders above disks and images, and list none of them."""
+        """Create the folders. QEMU's account may pass through (x) the folders above disks and images, and cannot list
+        them."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder, mode in (
             (self.images, 0o711),
@@ -241,8 +242,8 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """Converts a record of the first version, which had the topology on the NIC (it is on the address now) and routed
-    addresses one by one. So the machines of an upgraded agent keep their networks."""
+    """Converts a record of the first version, which had the topology on the NIC (now each address has it) and listed
+    routed addresses one by one. So machines keep their networks when their agent is upgraded."""
     for nic in record["network"]["nics"]:
         topology = nic.pop("topology", None)
         if topology is not None:
@@ -266,5 +267,6 @@ def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, in
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """File work, in a thread. Cancellation waits for it: a started write is completed, not abandoned."""
+    """Do file work in a thread. A cancellation waits for the end of the work: a write that has started is completed,
+    not abandoned."""
     return await trio.to_thread.run_sync(partial(work, *arguments, **named), limiter=FILE_THREADS)

@@ -1,7 +1,7 @@
 """Freezing a guest's file systems for one moment, if its agent answers, and thawing them whatever the agent does.
 
-An agent that did not answer in time may still carry out the freeze later, and then hold the guest with nobody left to
-thaw it. So every caller of `while_frozen` calls `thaw` afterwards, also after a failure.
+If a guest's agent did not answer in time, it may still freeze the file systems later, when nobody is left to thaw them.
+So every caller of `while_frozen` calls `thaw` afterwards, also after a failure.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = structlog.get_logger(__name__)
 
 
 async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[Any], None]) -> bool:
-    """Call `work` on the guest's domain, with the guest frozen if its agent answers; returns whether it was. Waits for
-    the end even if cancelled: an abandoned call would do its work after the caller has undone it, and might leave the
-    guest frozen."""
+    """Call `work` on the guest's domain, with the guest frozen if its agent answers; returns whether the guest was
+    frozen. Waits for the end of `work` even if cancelled: an abandoned call would continue after the caller has undone
+    its effects, and might leave the guest frozen."""
 
     def held_still(domain: Any) -> bool:
         domain.agentSetResponseTimeout(_AGENT_SECONDS)
@@ -58,9 +58,9 @@ async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[A
 
 
 async def thaw(vm_id: UUID, guests: Guests, *, at_most: float | None = None) -> bool:
-    """Let the guest write again, if its file systems may have been left frozen. Mostly there is nothing to do, or no
-    agent in the guest. While the agent is silent it is asked again, for two minutes or `at_most` seconds; False if it
-    is still silent."""
+    """Let the guest write again, if its file systems may have been left frozen. Usually there is nothing to thaw, or no
+    agent in the guest. While the guest's agent does not answer, it is asked again, for two minutes or `at_most`
+    seconds; returns False if there is still no answer."""
 
     def work(domain: Any) -> None:
         if domain.isActive():

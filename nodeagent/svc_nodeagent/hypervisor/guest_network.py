@@ -1,8 +1,9 @@
 """The changes that give a running guest its machine's network: pure, from what its agent reports.
 
-Only the record's settings are touched: an address is added if the guest lacks it, and removed if an earlier record had
-it and this one does not; a default route is set if a family is new to the guest or its gateway changed. Anything else
-that the guest's owner configured stays. At the next start the seed says the same.
+Only the record's settings are touched: an address is added if the guest does not have it, and removed if the earlier
+record had it and the new one does not; a family's default route is set if the guest had none of the NIC's addresses of
+that family, or if the gateway changed. Anything else that the guest's owner configured stays. At the next start the
+seed says the same.
 
 Commands are argument lists of `ip` that iproute2 and busybox both understand.
 """
@@ -22,7 +23,8 @@ Command = tuple[str, ...]
 
 
 class NicNotFound(LookupError):  # noqa: N818 - named for what it says
-    """The guest has no NIC with this MAC: it has not detected it yet, or was configured to use another MAC."""
+    """The guest has no NIC with this MAC: the guest has not detected the NIC yet, or was configured to use another
+    MAC."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class GuestNic:
 
 
 class _Answer(BaseModel):
-    """Of the agent, which is the guest's and may say anything."""
+    """An answer of the guest's agent, which the guest controls: it may say anything."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

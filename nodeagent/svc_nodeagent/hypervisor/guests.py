@@ -1,7 +1,8 @@
 """libvirt calls about one guest; each succeeds if its goal is already reached.
 
-An order has no deadline of its own: it lasts as long as the operation that it is a step of, because a slow host has not
-failed. Only queries (`domain_xml`, `open_screen`) are abandoned after `CALL_TIMEOUT_SECONDS`.
+An order, which changes something, has no deadline of its own: it may take as long as the operation of which it is a
+step, because a host that is slow has not failed. Only queries (`domain_xml`, `open_screen`) are abandoned after
+`CALL_TIMEOUT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Guests:
             raise HostError(error.code, f"The machine could not be started: {error.message}", error.hint) from error
 
     async def is_transient(self, vm_id: UUID) -> bool:
-        """Whether it runs although its definition is gone: it would vanish when it goes off."""
+        """Whether the guest runs although its definition is gone: such a guest would vanish when it goes off."""
         try:
             return await self.on_domain(
                 vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isActive() and not domain.isPersistent())
@@ -116,7 +117,7 @@ class Guests:
             raise
 
     async def grow_disk(self, vm_id: UUID, target: str, size_bytes: int) -> None:
-        """Grow the disk of a running guest, which is notified; one that is large enough stays as it is."""
+        """Grow the disk of a running guest, which is notified; a disk that is large enough stays as it is."""
 
         def grow(domain: Any) -> None:
             if domain.blockInfo(target)[0] < size_bytes:
@@ -147,7 +148,8 @@ class Guests:
                 raise
 
     async def undefine(self, vm_id: UUID) -> None:
-        """Remove the definition alone: the state of firmware and TPM belongs to the machine (`platform_state`)."""
+        """Remove only the definition: the state of firmware and TPM belongs to the machine (`platform_state`), and
+        stays."""
         flags = (
             libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
             | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -236,8 +238,8 @@ def absent(vm_id: UUID) -> HostError:
 
 
 def agent_is_silent(error: LibvirtError) -> bool:
-    """The guest's agent is connected and has not answered: it may still do what it was asked. libvirt uses the same
-    number for an absent agent."""
+    """Whether the error says that the guest's agent is connected and has not answered: such an agent may still do what
+    it was asked. libvirt has the same error number for an absent agent."""
     return error.number == libvirt.VIR_ERR_AGENT_UNRESPONSIVE and "not connected" not in error.message.lower()
 
 

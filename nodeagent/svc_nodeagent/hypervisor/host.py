@@ -3,9 +3,10 @@
     async with LibvirtHost.open(Path("/var/lib/svc"), open_stream=...) as host:
         await host.perform(operation, report)
 
-Invariants: it opens while libvirt is down, and keeps trying; if the connection is lost within an operation, it is
-re-established and the operation, which is idempotent, is performed again; changes of state are reported as they are
-seen, and after a reconnection by comparison, so the last state of each machine is correct however much was missed.
+Invariants: it opens while libvirt is down, and keeps trying; if the connection is lost during an operation, it is
+re-established and the operation, which is idempotent, is performed again; changes of state are reported when they are
+seen, and after a reconnection the states are compared with those last seen, so the last state of each machine is
+correct however many events were missed.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ class LibvirtHost:
                 loop.cancel_scope.cancel()
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
-        """If libvirt is lost, an order is repeated as long as its caller waits, and a query up to `ATTEMPTS` times."""
+        """If the connection to libvirt is lost, an order is repeated for as long as its caller waits, and a query up to
+        `ATTEMPTS` times."""
         for attempt in itertools.count(1):
             try:
                 return await self._perform(operation, report)
@@ -414,7 +416,8 @@ class LibvirtHost:
         return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
 
     async def _restore_network(self) -> None:
-        """A failure leaves the taps down and appears in preflight, which retries it, as every start does."""
+        """Restore the networks of all machines. If that fails, the taps stay down and preflight reports it; preflight
+        and each start of a machine try again."""
         try:
             self._network.plug_into((await network_features(self._bridge)).uplink(self._bridge))
             await self._network.restore()
@@ -424,7 +427,8 @@ class LibvirtHost:
             log.error("network.not_restored", error=str(error))
 
     async def _choose_accelerator(self) -> None:
-        """Before the first order, which would wait for it. A host that cannot (its disk is full, say) still opens."""
+        """Choose the accelerator before the first order, which would otherwise have to wait for this. If the host
+        cannot do it (its disk is full, say), it opens nevertheless."""
         try:
             await self._acceleration.verdict()
         except (HostError, OSError) as error:
@@ -466,7 +470,7 @@ class LibvirtHost:
             self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
 
     async def _compare(self) -> None:
-        """After a (re)connection: report differences to what was last seen, and read the serial lines of running
+        """After a (re)connection: report the differences from what was last seen, and read the serial lines of running
         guests. A failure for one machine does not affect the others."""
         observed = {
             domain.vm_id: (domain.state, domain.cause)
@@ -480,14 +484,15 @@ class LibvirtHost:
                 await self._guarded(self._look_after_running, vm_id)
 
     async def _look_after_running(self, vm_id: UUID) -> None:
-        """The guest may be off by now, for example if a reinstallation was completed first."""
+        """Look after a guest that runs. It may be off by now, for example if a reinstallation was completed first."""
         await self._machines.keep_defined(vm_id)
         await self._attach_serial(vm_id)
         if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
             await self._machines.forget_first_boot(vm_id)
 
     async def _look_after_undefined(self, vm_id: UUID) -> None:
-        """A definition was removed. A running guest gets it back; otherwise the machine is no longer here."""
+        """A definition was removed. If the guest still runs, it gets its definition back; otherwise the machine is no
+        longer on this host."""
         await self._machines.keep_defined(vm_id)
         if await self._guests.state(vm_id) is DomainState.ABSENT:
             self._saw(vm_id, DomainState.ABSENT, "removed from the host")
@@ -498,7 +503,7 @@ class LibvirtHost:
         self._changes.saw(vm_id, state, reason, cause)
 
     async def _keep_room(self) -> None:
-        """Have the image cache make room, every minute, before guests find the disk full."""
+        """Every minute, have the image cache make room if the disk is nearly full, before a guest's write fails."""
         while True:
             try:
                 for image_id in await self._images.make_room():
@@ -508,7 +513,8 @@ class LibvirtHost:
             await trio.sleep(_ROOM_PERIOD)
 
     async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:
-        """Nobody requested the work that follows an event: its failure is logged, and the next event tries again."""
+        """Do work that follows an event. No caller waits for such work, so its failure is logged, and the next event
+        tries again."""
         try:
             await work(*arguments)
         except (HostError, OSError, ValueError) as error:

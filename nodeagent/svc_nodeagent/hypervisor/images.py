@@ -7,10 +7,12 @@
 
 Invariants:
 
-- a file under its own name had the publisher's digest when it was renamed to it, and its header names no other file;
-- before each use its size and modification time are compared with those seen at verification; if they differ it is
-  verified again;
-- an interrupted download resumes where it stopped; concurrent pulls of one file wait for the first, and find it done;
+- a file that has its final name had the publisher's digest when it was renamed to that name, and its header names no
+  other file;
+- before each use the file's size and modification time are compared with those seen at its verification; if they
+  differ, the file is verified again;
+- an interrupted download resumes where it stopped; if one file is pulled several times at once, the others wait for the
+  first pull, and then find the file there;
 - if the disk runs short, images that no disk is based on and nobody requested within the hour are removed, the one
   requested longest ago first;
 - a download is limited to its declared size, to the size that any image may have, and to what leaves the host enough
@@ -87,7 +89,7 @@ class _Index(BaseModel):
 
 
 class _Reader(Protocol):
-    """An open download. `offset`: where the bytes that follow belong in the file."""
+    """An open download. `offset`: the position in the file of the next bytes."""
 
     offset: int
     total: int | None
@@ -135,8 +137,8 @@ class ImageCache:
         return BaseImage(self._folders.images / file, file.rpartition(".")[2])
 
     async def remove(self, image_id: UUID) -> None:
-        """Forget the image, and remove its file unless another id means it too. `conflict` while disks are based on
-        it."""
+        """Forget the image, and remove its file unless another image id refers to it too. Raises `HostError(conflict)`
+        while disks are based on it."""
         index = await in_thread(self._read_index, image_id)
         if index is None:
             return
@@ -158,7 +160,7 @@ class ImageCache:
             await in_thread(self._index_path(image_id).unlink, missing_ok=True)
 
     async def make_room(self) -> list[UUID]:
-        """Remove images while the disk is short, the one requested longest ago first; returns the removed ones."""
+        """Remove images while the disk is nearly full, those requested longest ago first; returns the removed ones."""
         removed: list[UUID] = []
         for image_id in await in_thread(self._long_unused):
             if not await in_thread(is_short, self._folders.images):
@@ -169,8 +171,8 @@ class ImageCache:
         return removed
 
     def _long_unused(self) -> list[UUID]:
-        """Images in the order of their last request, which is the modification time of their index; without those of
-        the last hour."""
+        """The images in the order of their last request, which is the modification time of their index file; without
+        the images that were requested within the last hour."""
         asked = {
             index.image.image_id: self._index_path(index.image.image_id).stat().st_mtime for index in self._indexes()
         }
@@ -284,7 +286,8 @@ class ImageCache:
         return hasher.hexdigest() == spec.digest
 
     async def _refuse_unfit(self, spec: ImageSpec, path: Path) -> None:
-        """A header may name other files of this host as the disk's content: such an image is never used."""
+        """Refuse an image whose header names other files of this host as the disk's content: such an image is never
+        used."""
         if spec.format is ImageFormat.RAW:
             return
         try:
@@ -426,14 +429,15 @@ def is_short(folder: Path) -> bool:
 
 
 def is_nearly_full(folder: Path, to_come: int = 0) -> bool:
-    """Whether so many more bytes would leave less than the floor."""
+    """Whether the file system would have less than the floor left after so many more bytes."""
     filesystem = os.statvfs(folder)
     return filesystem.f_bavail * filesystem.f_frsize < _FLOOR_BYTES + to_come
 
 
 async def require_room(folder: Path, what: str, to_come: int = 0) -> None:
-    """Called repeatedly while data is written whose size another party declared; `to_come`: bytes of it known to be
-    missing. Raises `HostError(capacity)` if the file system has become short, before its guests run out of space."""
+    """Require that the file system has enough room. Called repeatedly while data is written whose size another party
+    declared; `to_come`: bytes of it that are certain to follow. Raises `HostError(capacity)` if the file system is
+    nearly full, before guests find it full."""
     if await in_thread(is_nearly_full, folder, to_come):
         raise HostError(
             FailureCode.CAPACITY,

@@ -37,8 +37,8 @@ async def capacity(folders: Folders) -> Capacity:
 
 @dataclass(frozen=True)
 class Emulator:
-    """The facts that only libvirt knows. The query is slow if libvirt probes QEMU for it (see preflight's check `kvm`),
-    and the answer holds as long as libvirtd runs."""
+    """The facts about the emulator that only libvirt knows. The query is slow if libvirt probes QEMU for it (see
+    preflight's check `kvm`), so the answer is kept for as long as libvirtd runs."""
 
     libvirt: str
     hypervisor: str
@@ -83,8 +83,8 @@ async def facts(
 
 
 async def host_addresses(naming: Naming) -> tuple[str, ...]:
-    """The host's own addresses, with their prefixes; without those it answers for at guests' taps, and link-local
-    ones."""
+    """The host's own addresses, with their prefixes; without link-local ones, and without those that the host has at
+    guests' taps as their gateway."""
     links = json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]")
     return tuple(
         sorted(

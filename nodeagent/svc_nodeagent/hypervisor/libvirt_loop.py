@@ -1,15 +1,15 @@
 """libvirt's event loop, run by Trio.
 
-libvirt asks its host program for four things: watch a descriptor, change a watch, run a timer, remove either. It takes
-one implementation for the whole process and its lifetime, and calls it from whichever thread happens to be inside
-libvirt. So there is one `EVENT_LOOP`; `run` lends it the current Trio run.
+libvirt asks its host program for four things: watch a descriptor, change a watch, run a timer, remove either. A process
+gives libvirt one implementation of this for its whole lifetime, and libvirt calls it from any thread that happens to be
+inside libvirt. So there is one `EVENT_LOOP`; `run` lends it the current Trio run.
 
 Invariants:
 
 - libvirt's callbacks run in the Trio thread only, one at a time;
 - what libvirt passes (`opaque`) is freed outside its own callback, after its last use;
-- each watch waits on a duplicate of the descriptor, closed here: libvirt may close its own at any time, from any
-  thread, and a free number may soon be another file.
+- each watch waits on a duplicate of the descriptor, closed here: libvirt may close its own descriptor at any time, from
+  any thread, and the number may soon stand for another file.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LibvirtLoop:
                 self._nursery = self._token = None
 
     def soon(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Run `work` in the Trio thread, from any thread; False if no loop runs any longer."""
+        """Run `work` in the Trio thread; may be called from any thread. Returns False if the loop has ended."""
         with self._lock:
             token = self._token
         if token is None:

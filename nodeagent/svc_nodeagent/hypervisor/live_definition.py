@@ -1,13 +1,15 @@
 """What a definition that comes with a guest from another host may contain.
 
-The target makes its own definition for later starts. This one is of the guest that arrives running, and libvirt, as
-root, does what it says. So it is compared with a list of what definitions of our machines contain (`domains`), and of
-what libvirt adds to them. What is on no list is refused.
+The target makes its own definition for later starts. But the guest arrives running, with the definition that the source
+sends, and libvirt, as root, does what this definition says. So it is compared with a list of what definitions of our
+machines contain (`domains`), and of what libvirt adds to them. Anything else is refused.
 
-Rejected: a list of what is dangerous. libvirt's grammar grows with each release, and a new element would pass.
+Rejected: refusing only what is on a list of dangerous elements. libvirt's grammar grows with each release, and a new
+element would pass.
 
-Invariants: no file of this host is named but the machine's own, each in its role and with its format, its image beneath
-the first disk, and the firmware; no program but QEMU, no tap but its own.
+Invariants: the only files of this host that are named are the machine's own (each in its role and with its format), its
+image as the base of the first disk, and the firmware; the only program is QEMU, and the only taps are the machine's
+own.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class ArrivingMachine:
 
 
 class Refused(trio.BrokenResourceError):
-    """The source sent what no move takes. A broken stream to those who carry it, so that it ends the move as one."""
+    """The source sent something that no move contains. To the code that carries the streams this error is a broken
+    stream, so it ends the move as one does."""
 
 
 _ADDRESS: Final = "type domain bus slot function multifunction controller target unit port"
@@ -163,7 +166,7 @@ _PARTITION: Final = "/machine"
 
 
 def require_own(xml: str, moved: ArrivingMachine) -> None:
-    """Raises `Refused`, and `ElementTree.ParseError`."""
+    """Raises `Refused` if the definition is not of this machine, and `ElementTree.ParseError` if it is not XML."""
     # First the structure is checked (only known elements, attributes and types), then the values that name something on
     # the host.
     domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
@@ -202,8 +205,8 @@ def require_own(xml: str, moved: ArrivingMachine) -> None:
 
 
 def _require_own_disk(disk: ElementTree.Element, moved: ArrivingMachine) -> None:
-    """Each file with its own format. Read as qcow2, a raw file's content could name a backing file of the guest's
-    choice; read as raw, a qcow2 disk lets the guest write its header."""
+    """Require that each file has its own format. Read as qcow2, a raw file's content could name a backing file of the
+    guest's choice; read as raw, a qcow2 disk lets the guest write its header."""
     found = [(source.get("file", ""), _type(disk, "driver")) for source in disk.iterfind("source")]
     own = {(str(path), "qcow2") for path in moved.disks} | {(str(moved.seed), "raw")}
     for file, form in found:
@@ -235,7 +238,8 @@ def _require_text(domain: ElementTree.Element, path: str, may_be: Callable[[str]
 
 
 def _type(element: ElementTree.Element, child: str) -> str | None:
-    """None also if the child is there twice: which of them counts would be libvirt's choice, not the one checked."""
+    """The type of this child. None also if the child is there twice: libvirt might use another one of the two than was
+    checked here."""
     found = element.findall(child)
     return found[0].get("type") if len(found) == 1 else None
 

@@ -1,12 +1,12 @@
 """What the source's libvirt may say to this host's: the calls that a move of this one machine takes, and nothing else.
 
 libvirt's protocol knows no lesser rights: a client that reaches its socket is root. So messages from the source are
-read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x). They are few calls, and the definition in
-the call that prepares the move must be one that the machine may have (`live_definition`). Any other message ends the
-move.
+read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x). Only the few calls that a move consists of
+are passed on, and the definition in the call that prepares the move must be one that the machine may have
+(`live_definition`). Any other message ends the move.
 
-libvirt's own access control (polkit) does not do: it permits a migration or refuses it, and does not look at the
-definition that comes with it, which may name any file of the host.
+libvirt's own access control (polkit) is not enough: it permits or refuses a migration as a whole, and does not look at
+the definition that comes with the migration, which may name any file of the host.
 
 Why: docs/decisions/0029-migration.md.
 """
@@ -54,7 +54,8 @@ class Gate:
 
 
 class _Watched(WrappedStream):
-    """Gives whole messages only, each of them checked. Nothing of a message is passed on before all of it is there."""
+    """Passes on whole messages only, each of them checked. No byte of a message is passed on before all of the message
+    is there."""
 
     def __init__(self, stream: trio.abc.Stream, moved: ArrivingMachine) -> None:
         super().__init__(stream)
@@ -86,7 +87,7 @@ class _Watched(WrappedStream):
 
 
 def require_of_a_move(message: bytes, moved: ArrivingMachine) -> None:
-    """Raises `Refused` for a message that no move of this machine takes."""
+    """Raises `Refused` for a message that a move of this machine does not contain."""
     _, program, _, procedure, _, _, _ = _HEAD.unpack_from(message)
     if program == _KEEPALIVE:
         return
@@ -106,7 +107,7 @@ def require_of_a_move(message: bytes, moved: ArrivingMachine) -> None:
 
 
 def _texts(body: bytes) -> Iterator[tuple[str, str]]:
-    """The typed parameters of a call that are texts, by name."""
+    """Those of the call's typed parameters that are texts, by name."""
     at = 0  # XDR: big-endian words; texts are padded with zeros to a multiple of four bytes.
 
     def number() -> int:

@@ -17,7 +17,7 @@ LOOK_SECONDS: Final = 0.1
 
 
 async def call_domain(guests: Guests, vm_id: UUID, name: str, work: Callable[[Any], Any]) -> Any:
-    """None if there is no such domain."""
+    """Call libvirt about the guest's domain; None if there is no such domain."""
     try:
         return await guests.on_domain(vm_id, name, work, timeout=CALL_TIMEOUT_SECONDS)
     except LibvirtError as error:

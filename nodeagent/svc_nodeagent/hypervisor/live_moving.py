@@ -4,11 +4,12 @@ libvirt's peer-to-peer migration is used: the source's libvirt speaks with the t
 and is resumed once the controller's record says that it is here (`finish`).
 
 Invariants:
-- until then the source has a guest that can continue: libvirt ends it there only once the target has it complete, and
-  if anything fails it is resumed, by `settle` at the latest;
-- what the target has bears the mark of `arrivals` until the guest has arrived complete, so what a failure or a crash
-  leaves is removed; its taps carry nothing until `finish` brings the machine's network;
-- what the source sends names no file of the target but the machine's own, its image and the firmware.
+- until `finish` the source has a guest that can continue: libvirt ends the guest there only once the target has it
+  complete, and if anything fails, the source's guest is resumed, by `settle` at the latest;
+- what the target has of the machine bears the mark of `arrivals` until the guest has arrived complete, so the remains
+  of a failure or a crash are removed; its taps carry nothing until `finish` brings the machine's network;
+- the definition that the source sends can name only these files of the target: the machine's own, its image and the
+  firmware.
 
 Rejected: TCP between the hosts, which needs open ports of libvirt and QEMU and trust between all nodes; tunnelled
 migration, which copies no disks by NBD; a guest that arrives running, since libvirt resumes the source if the target's

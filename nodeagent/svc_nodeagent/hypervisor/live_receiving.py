@@ -5,8 +5,8 @@ Invariants:
   removed; its taps carry nothing until `finish` brings the machine's network;
 - what the source sends names no file of this host but the machine's own, its image and the firmware.
 
-Rejected: taking the sizes that the source announces, which may be any. The disks are made here, of the sizes that the
-controller ordered, and the room is watched while they fill.
+Rejected: creating disks of the sizes that the source announces, since it may announce any. The disks are created here,
+of the sizes that the controller ordered, and the free space is watched while they fill.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class LiveReceiving:
                 raise cut_short("this host's disk became short")
 
     async def _watch_room(self, record: MachineRecord, short: trio.Event, over: trio.CancelScope) -> None:
-        """End the move before the file system is full. libvirt fills each disk up to its size, and a host may have
-        promised more than it has: its other guests would be paused by a full disk."""
+        """End the move before the file system is full. libvirt fills each disk up to its size, and a host's disks may
+        be larger together than its file system: once that is full, the host's other guests would be paused."""
         folders = {self._folders.disk_of(record.vm_id, disk).parent for disk in record.disks}
         while True:
             for folder in folders:
@@ -241,7 +241,7 @@ class LiveReceiving:
             await in_thread(write_whole, self._folders.machine(vm_id) / SECRET, first_boot, mode=0o600)
 
     async def _has_arrived(self, vm_id: UUID) -> bool:
-        """libvirt makes a guest persistent once it is complete, and removes one that is not."""
+        """Whether the guest has arrived complete: libvirt makes such a guest persistent, and removes any other."""
         with trio.move_on_after(ARRIVAL_SECONDS):
             while True:
                 found = await call_domain(
@@ -267,8 +267,8 @@ class LiveReceiving:
 
 
 def _record_of(operation: VmLiveReceive) -> MachineRecord:
-    """Its NICs have no addresses, and are isolated: until the guest is resumed here the source carries its addresses,
-    and this host drops what it sends."""
+    """The machine's record until `finish`. Its NICs have no addresses, and are isolated: until the guest is resumed
+    here the source carries its addresses, and this host drops what the guest sends."""
     spec = operation.machine
     nics = tuple(nic.model_copy(update={"addresses": (), "nameservers": ()}) for nic in spec.network.nics)
     return MachineRecord(

@@ -3,10 +3,10 @@
     copy-files/<copy_id>/disk-N.qcow2    the content of a copy's disk; no machine uses it
 
 Invariants: at most `MOST_OPEN` are open. A copy is closed after `IDLE_SECONDS` without a request and after
-`LONGEST_SECONDS` in all; it gives way to another after `KEPT_SECONDS` without a request. If an owner has two open, one
-gives way to another owner at once. Nothing of a closed copy stays, and the remains of an agent that died are removed
-before the next takes orders. A disk is readable only if all of it is what was copied. Open copies never fill the node's
-disk.
+`LONGEST_SECONDS` in all; after `KEPT_SECONDS` without a request it is closed if another copy needs its place. If one
+owner has two copies open, one of them is closed at once if another owner needs a place. Nothing of a closed copy stays,
+and the remains of an agent that died are removed before the next agent takes orders. A disk is readable only if all of
+it is what was copied. Open copies never fill the node's disk.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ log = structlog.get_logger(__name__)
 
 
 class _Open:
-    """A copy that is open. Its scope's deadline moves with each request; `ended` once nothing of it is left."""
+    """A copy that is open. The deadline of its scope moves with each request; `ended` is set once nothing of the copy
+    is left."""
 
     def __init__(self, vm_id: UUID, owner_id: UUID | None, shown: ServedVolumes, scope: trio.CancelScope) -> None:
         self.vm_id = vm_id
@@ -128,7 +129,7 @@ class CopyFiles:
         self._nursery: trio.Nursery
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Reports as started once the remains of an earlier agent are removed."""
+        """Run until cancelled. Reports as started once the remains of an earlier agent are removed."""
         await in_thread(shutil.rmtree, self._folders.copy_files, ignore_errors=True)
         async with trio.open_nursery() as self._nursery:
             task_status.started()
@@ -168,9 +169,9 @@ class CopyFiles:
         return OpenedCopy(vm_id=vm_id, copy_id=copy_id, volumes=volumes)
 
     async def _make_way(self, owner_id: UUID | None) -> None:
-        """Make room for the copy in `_opening`: close the open copy without a request for longest. A copy in use is
-        closed too if its owner has another: else one owner who uses two copies now and then would keep everybody else
-        out for hours."""
+        """Make room for the copy in `_opening`: close the copy whose last request is longest ago. A copy in use is
+        closed too if its owner has another one open: otherwise one owner who uses two copies now and then would keep
+        everybody else out for hours."""
         taken = {copy_id: there for copy_id, there in self._open.items() if not there.scope.cancel_called}
         if len(taken.keys() | self._opening) <= MOST_OPEN:
             return
@@ -192,8 +193,8 @@ class CopyFiles:
     async def _hold(
         self, operation: VmFilesOpen, report: Report, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Hold one copy open. A failure before the start is raised to the caller that waits for it; a later one is
-        logged and ends the copy."""
+        """Hold one copy open. A failure before the copy is open is raised to the caller that waits for it; a later
+        failure is logged, and closes the copy."""
         copy_id, folder = operation.copy_id, self._folders.copy_files / str(operation.copy_id)
         started = False
         try:
@@ -269,7 +270,8 @@ class CopyFiles:
         await write_copied(copy_id, disk, path, store, parts, progress(told, f"reading disk {disk.index}", span))
 
     async def _require_room(self) -> None:
-        """Checked with every percent that is written: the size of a disk in its copy is known only at its end."""
+        """Require enough free space. Called with every percent that is written: the size that a disk has in its copy is
+        known only at its end."""
         if await in_thread(is_nearly_full, self._folders.root, _LEFT_TO_OTHERS):
             raise HostError(
                 FailureCode.CAPACITY,
@@ -359,8 +361,8 @@ NOT_OPEN: Final = "The copy's files are not open on the machine's node."
 
 
 def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
-    """The named volume; without a name that of the guest's system, or else the first readable one. Raises
-    `HostError`."""
+    """The named volume. If no volume is named: the volume of the guest's system, or else the first volume that is
+    readable. Raises `HostError`."""
     if number == 0:
         readable = [each for each in volumes if each.state is CopyVolumeState.MOUNTED]
         chosen = next((each for each in readable if each.system), readable[0] if readable else None)

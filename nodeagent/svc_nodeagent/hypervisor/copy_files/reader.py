@@ -1,9 +1,10 @@
-"""A QEMU that reads the files of a copy's disks: the rescue system, started from memory for that alone.
+"""A QEMU that reads the files of a copy's disks: it runs the rescue system, started from memory only for this.
 
-A guest wrote what is in a copy, so no program of the host and no kernel but that system's reads its file systems.
-Invariants: the QEMU has no network, its disks are read-only, its account owns nothing on the host, it may create no
-process and write no file beyond a MiB; it only has descriptors that were opened for it. It ends with the block; if the
-agent dies, the system notices the end of its only line and shuts down, or the next agent ends it (`backups.orphans`).
+A guest wrote what is in a copy, so only the kernel of that system reads the copy's file systems: no program of the host
+and not the host's kernel. Invariants: the QEMU has no network, its disks are read-only, its account owns nothing on the
+host, it may create no process and write no file beyond a MiB; it only has descriptors that were opened for it. The QEMU
+ends with the block. If the agent dies, the system notices that its only line to the host has ended, and shuts down; if
+it does not, the next agent ends it (`backups.orphans`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _SHOWN_ERROR_CHARACTERS: Final = 400
 
 @dataclass(frozen=True)
 class ServedVolumes:
-    """`server` answers about all volumes; `root_of` gives the place of each."""
+    """`server` answers requests about all volumes; `root_of` gives the place of each volume's tree."""
 
     server: Sftp
     volumes: tuple[CopiedVolume, ...]
@@ -57,8 +58,8 @@ class ServedVolumes:
 
 @asynccontextmanager
 async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator) -> AsyncIterator[ServedVolumes]:
-    """The files of these qcow2 disks for the length of the block, by the rescue system that is unpacked in `system`.
-    Raises `HostError` if it does not start."""
+    """Show the files of these qcow2 disks for the length of the block, by the rescue system that is unpacked in
+    `system`. Raises `HostError` if that system does not start."""
     ours, theirs = socket.socketpair()
     with Errors() as said, ExitStack() as opened:
         opened.callback(theirs.close)
@@ -117,8 +118,8 @@ async def _come_up(server: Sftp, said: Errors) -> None:
 
 
 async def _volumes(server: Sftp) -> tuple[CopiedVolume, ...]:
-    """The volumes as the system listed them. Invalid lines come from a guest that has broken out into it, and are left
-    out."""
+    """The volumes as the system listed them. Invalid lines, which a guest can cause only if it has taken over the
+    system, are left out."""
     told = await server.read(_VOLUMES + b"/list", 0, _MOST_LIST_BYTES)
     found: dict[int, CopiedVolume] = {}
     for line in told.decode(errors="replace").splitlines():
@@ -161,6 +162,6 @@ def _qemu(disks: Sequence[int], line: int, system: Path, accelerator: Accelerato
 
 
 def _account(accelerator: Accelerator) -> RunAs:
-    """With the group that may open /dev/kvm, if that is needed."""
+    """The account that the QEMU runs as, in the group that may open /dev/kvm if that is needed."""
     groups = (DEVICE.stat().st_gid,) if accelerator is Accelerator.KVM else ()
     return RunAs(_ACCOUNT, _ACCOUNT, groups)

@@ -80,7 +80,7 @@ class Sftp:
         return answer.text()
 
     async def entries(self, path: bytes, most: int) -> tuple[list[tuple[bytes, Attributes]], bool]:
-        """Of a folder, in no order; and whether there are more than `most`."""
+        """The entries of a folder, in no order; and whether there are more than `most`."""
         found: list[tuple[bytes, Attributes]] = []
         handle = (await self._ask(_Kind.OPENDIR, _text(path), _Kind.HANDLE)).text()
         try:
@@ -99,8 +99,8 @@ class Sftp:
         return found[:most], len(found) > most
 
     async def read(self, path: bytes, offset: int, length: int) -> bytes:
-        """Shorter than `length` only at the end of the file. For a plain file only: another may keep the server
-        waiting."""
+        """Read a piece; it is shorter than `length` only at the end of the file. For a regular file only: any other
+        kind may keep the server waiting."""
         handle = (await self._ask(_Kind.OPEN, _text(path) + struct.pack(">II", 1, 0), _Kind.HANDLE)).text()
         data = bytearray()
         try:
@@ -119,20 +119,21 @@ class Sftp:
         return bytes(data)
 
     async def _close(self, handle: bytes) -> None:
-        """Even if the caller is cancelled: the server has a limited number of handles."""
+        """Close a handle, even if the caller is cancelled: the server has a limited number of handles."""
         with trio.CancelScope(shield=True):
             if not self._broken:
                 await self._ask(_Kind.CLOSE, _text(handle), _Kind.STATUS)
 
     async def _more(self, kind: _Kind, body: bytes, wanted: _Kind) -> _Answer | None:
-        """None at the end."""
+        """The next part of a file or folder; None at its end."""
         try:
             return await self._ask(kind, body, wanted)
         except _Ended:
             return None
 
     async def _ask(self, kind: _Kind, body: bytes, wanted: _Kind) -> _Answer:
-        """A cancelled caller still waits for the answer: an incomplete request would break those that follow."""
+        """Send a request, and wait for its answer even if the caller is cancelled: an incomplete request would break
+        those that follow."""
         async with self._asking:
             if self._broken:
                 raise _gone()
@@ -180,7 +181,8 @@ class Sftp:
 
 
 class _Answer:
-    """Its parts, in their order. Raises what `misunderstood` gives where it ends too early."""
+    """The parts of an answer, in their order. If the answer ends too early, the error that `misunderstood` returns is
+    raised."""
 
     def __init__(self, body: bytes, misunderstood: Callable[[], HostError]) -> None:
         self._body = body

@@ -1,7 +1,8 @@
-"""Resolves a path in a copy's file system: links are followed here, within its own tree, and never by the server.
+"""Resolves a path in a copy's file system: links are followed here, within the copy's own tree, and never by the
+server.
 
-The target of a guest's link to `/etc/passwd`, and where `..` ends, depend on the guest's tree alone. Nothing of a copy
-changes while it is read, so a path that was found still exists when it is read.
+If a guest has a link to `/etc/passwd`, its target is in the guest's tree, and `..` never leads out of that tree.
+Nothing of a copy changes while it is read, so a path that was found still exists when it is read.
 """
 
 from __future__ import annotations
