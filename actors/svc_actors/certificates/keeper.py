@@ -6,6 +6,7 @@ may end at any point, with its process or by an error, and start again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
@@ -211,13 +212,13 @@ class Keeper(Generic[ChallengesT]):
 
 def _by_name(error: AcmeError, names: Sequence[str]) -> AcmeError:
     """The error as one about some of the names, if it is. Authorities that refuse a single name of an order may say
-    which in their text only, in quotes."""
+    which in their text only."""
     if isinstance(error, NamesRefused):
         own = {name: problem for name, problem in error.names.items() if name in names}
         return NamesRefused(str(error), own, retry_after=error.retry_after) if own else Refused(str(error))
-    # A limit of certificates counts those of a domain, and quotes the domain: all names below it share the limit.
+    # A limit of certificates counts those of a domain, and has its name: all names below it share the limit.
     if isinstance(error, Refused) or (isinstance(error, RateLimited) and "already issued" not in str(error)):
-        named = [name for name in names if f'"{name}"' in str(error)]
+        named = [name for name in names if re.search(rf"(?<![\w.*-]){re.escape(name)}(?!\.?[\w-])", str(error))]
         if named:
             return NamesRefused(str(error), dict.fromkeys(named, error), retry_after=error.retry_after)
     return error

@@ -259,9 +259,15 @@ async def test_visitors_of_a_name_without_a_certificate_are_not_sent_to_https(
     assert server.uncertified == {"www.part.example.com"}
 
 
-async def test_a_limit_on_one_name_leaves_out_that_name(panel_database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "detail",
+    [
+        'too many failed authorizations (5) for "www.part.example.com" in the last 1h0m0s',
+        "Your account is temporarily prevented from requesting certificates for www.part.example.com. Please visit x",
+    ],
+)
+async def test_a_limit_on_one_name_leaves_out_that_name(panel_database: Database, tmp_path: Path, detail: str) -> None:
     world = World({"part.example.com": [HERE], "www.part.example.com": [HERE]})
-    detail = 'too many failed authorizations (5) for "www.part.example.com" in the last 1h0m0s'
     world.authority.fail("neworder", problem("rateLimited", detail, 429, retry_after="3600"))
     async with world.opened(panel_database, tmp_path, "www.part.example.com"):
         shown = await world.shown()
@@ -287,6 +293,18 @@ async def test_another_authority_issues_at_once_without_the_names_left_out(
 
     assert shown["fingerprint"] != first["fingerprint"]
     assert shown["names"] == ["part.example.com"]
+
+
+async def test_a_limit_on_a_domain_leaves_out_nothing(panel_database: Database, tmp_path: Path) -> None:
+    world = World({"part.example.com": [HERE], "www.part.example.com": [HERE]})
+    detail = 'too many certificates (50) already issued for "part.example.com" in the last 168h0m0s'
+    world.authority.fail("neworder", problem("rateLimited", detail, 429, retry_after="3600"))
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        shown = await world.shown()
+
+    assert (shown["state"], shown["left_out"]) == ("failed", [])
+    assert detail in shown["last_error"]
+    assert len(world.orders()) == 0
 
 
 async def test_a_removed_alias_is_no_longer_named(panel_database: Database, tmp_path: Path) -> None:
