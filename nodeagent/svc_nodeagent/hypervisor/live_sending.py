@@ -2,8 +2,8 @@
 
 Invariant: when a `send` ends, however it ends, libvirt's job is over and the guest is resumed if it is here.
 
-Rejected: libvirt's tunnelled migration, which needs no sockets for memory and disks. It copies no disks by NBD, and
-every disk is on its own node.
+Rejected: libvirt's tunnelled migration, which needs no sockets for memory and disks. It copies no disks by NBD, and the
+nodes share no storage.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class LiveSending:
         self._turns: dict[UUID, trio.Lock] = {}
 
     async def send(self, operation: VmLiveSend, report: Report) -> LiveResult:
-        """Move the guest. Other steps of the machine are not held up: a change of its rules must not wait for hours."""
+        """Move the guest. Other steps of the machine do not wait for this: a change of its firewall rules must not be
+        delayed by hours."""
         vm_id = operation.vm_id
         # A lock of its own instead of the machine's turn. It makes `settle` wait for the end of a `send`.
         async with self._turns.setdefault(vm_id, trio.Lock()):
@@ -188,7 +189,7 @@ class LiveSending:
         await stream.send_all(luggage.model_dump_json().encode() + b"\n" + seed)
 
     async def _tell(self, vm_id: UUID, report: Report) -> None:
-        """Progress, for as long as libvirt counts any."""
+        """Report progress, as long as libvirt reports any."""
         while True:
             await trio.sleep(_PROGRESS_SECONDS)
             try:
@@ -215,7 +216,7 @@ class LiveSending:
 
 
 def _job_is_over(domain: Any) -> bool:
-    """Abort the job if there is one; asked again until it is over."""
+    """Whether libvirt's job is over. If there is one, it is aborted, and the caller asks again until it is over."""
     try:
         if not domain.isActive() or domain.jobInfo()[0] == libvirt.VIR_DOMAIN_JOB_NONE:
             return True

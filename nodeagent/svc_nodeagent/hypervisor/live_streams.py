@@ -5,14 +5,15 @@ sockets on which its QEMU listens. Both use the same paths, since libvirt is giv
 
     source: libvirtd, QEMU -> socket -> agent == gateway == agent -> socket -> libvirtd, QEMU :target
 
-A byte on a stream says that the source's end was dialled. The target dials only then: QEMU's disk server speaks first,
-and its greeting would otherwise arrive before there is a client. QEMU dials once for each disk, and its first words say
-which disk it is, so any of the streams for disks will do.
+The source's agent sends one byte on a stream when its socket was dialled. Only then does the target's agent dial:
+QEMU's disk server speaks first, and its greeting would otherwise arrive before there is a client. QEMU dials once for
+each disk, and the first data that it sends says which disk this is, so it does not matter which of the streams for
+disks is used.
 
-Invariant: whatever ends a stream closes the sockets at both ends at once. libvirt takes the end of its connection for
-the end of the move and resumes the guest; otherwise it would wait for its own keepalive, 30 s, and refuse the next
-move until then. If a network goes silent, no socket ends: so the agents listen for the messages of libvirt's keepalive,
-one every five seconds.
+Invariant: whatever ends a stream closes the sockets at both ends at once. When its connection ends, libvirt ends the
+move and resumes the guest; with an open connection it would wait until its own keepalive fails, 30 s, and refuse the
+next move until then. If a network goes silent, no socket ends by itself: so the agents end a stream that no longer
+brings the messages of libvirt's keepalive, one every five seconds.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ async def listen(path: Path) -> trio.SocketListener:
 async def carry_dialled(
     listener: trio.SocketListener, streams: Sequence[trio.abc.Stream], silence: float | None = None
 ) -> None:
-    """Join each connection to the next of the streams, until either ends."""
+    """Join each connection that was accepted to the next of the streams, until either ends."""
     async with trio.open_nursery() as nursery:
         # The listener is closed once each stream has its connection: a further connection is then refused at once and
         # does not hang.
@@ -117,8 +118,8 @@ async def carry_dialling(
     within: float | None = None,
     silence: float | None = None,
 ) -> None:
-    """Once the source says (`within` so many seconds) that its end was dialled, dial here; join the two until either
-    ends. `wrap` watches what comes from the source."""
+    """Wait until the source says that its end was dialled (at most `within` seconds), then dial the socket here, and
+    join the two until either ends. `wrap` checks the data that comes from the source."""
     # The stream has ended instead: the move is over, and this socket was not needed.
     if await _within(within, stream.receive_some, 1) != _DIALLED:
         return
@@ -129,7 +130,8 @@ async def carry_dialling(
 
 
 async def join(local: trio.abc.Stream, remote: trio.abc.Stream, *, silence: float | None = None) -> None:
-    """Until either ends, or `remote` has brought nothing for `silence` seconds. Both are closed then."""
+    """Pass data on in both directions until either end closes, or until `remote` has brought nothing for `silence`
+    seconds. Then both are closed."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_copy, local, remote, nursery.cancel_scope, None)
         nursery.start_soon(_copy, remote, local, nursery.cancel_scope, silence)
@@ -168,7 +170,7 @@ async def _within(
 
 
 async def _dial(path: Path) -> trio.SocketStream:
-    """Dial until somebody listens: QEMU does so a moment after libvirt was asked to prepare it."""
+    """Dial until somebody listens: QEMU listens a moment after libvirt was asked to prepare the move."""
     while True:
         if await in_thread(_is_socket, path):
             try:

@@ -1,6 +1,6 @@
 """What the two agents of a live migration tell each other before their libvirts do: file names, seed and secret.
 
-Also here: the streams of a move as both ends dial them, and what it means that one of them breaks.
+Also here: opening the streams of a move, which both ends do in the same way, and the error for a stream that breaks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_SEED: Final = 16 * 1024 * 1024
 
 
 class Place(BaseModel):
-    """Where the files of the host that takes in are, and what it calls the domain."""
+    """Where the target host has its files, and what it calls the domain."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,8 @@ class Place(BaseModel):
 
 
 class Luggage(BaseModel):
-    """What goes with the guest besides: the secret of a first boot that has not been, and the seed that it has open."""
+    """What goes with the guest besides its disks and memory: the secret of its first boot, if that has not happened,
+    and the seed, which it has open."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +50,8 @@ class Luggage(BaseModel):
 async def dial_streams(
     open_stream: OpenStream, streams: LiveStreams
 ) -> AsyncIterator[tuple[trio.abc.Stream, trio.abc.Stream, Sequence[trio.abc.Stream]]]:
-    """The streams of `streams`, opened. Raises `HostError(interrupted)` if one breaks within the block."""
+    """Open the streams of `streams` for the length of the block. Raises `HostError(interrupted)` if one breaks within
+    the block."""
     async with AsyncExitStack() as stack:
         opened = []
         try:
@@ -103,7 +105,7 @@ def unreadable() -> HostError:
 
 
 def _reason(error: Exception) -> Exception:
-    """The one failure to report of a block whose streams were carried by several tasks."""
+    """The one failure to report of a block whose streams were handled by several tasks."""
     failures = list(_leaves(error))
     # When one stream breaks, the others break with it, so a group of broken streams is a single event. A reason given
     # by the other agent, or by the gate, is better than any of these errors.

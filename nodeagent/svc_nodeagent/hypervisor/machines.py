@@ -5,7 +5,7 @@ Invariants:
 - every step detects what it would create, so an operation interrupted between any two steps converges when repeated;
 - a creation that failed, by an error of the host or by a timeout, leaves nothing of the machine;
 - the record is written first and removed last (`definitions`);
-- an operation that a later order supersedes notices, and ends as cancelled (`turns`).
+- an operation that is replaced by a later order notices this, and ends as cancelled (`turns`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Machines:
         return await self._result(vm_id)
 
     async def reboot(self, vm_id: UUID, seconds: float, report: Report) -> DomainResult:
-        """A machine found off is started: an interrupted reboot left it there."""
+        """Reboot the machine. If it is off, it is started: an interrupted reboot has left it off."""
         order = self._turns.order(vm_id, "the reboot")
         await wait_until_off(self._guests, vm_id, seconds, order, report)
         fault_point("reboot.off")
@@ -226,7 +226,8 @@ class Machines:
             return await self._result(operation.vm_id)
 
     async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> NetworkResult:
-        """On the host, in the seed, and finally in the guest, which may be slow to answer; nothing waits for it."""
+        """Apply the network on the host, in the seed, and finally in the guest. The guest may be slow to answer;
+        nothing waits for it."""
         async with self._turns.steps(vm_id):
             record = await self._definitions.record(vm_id)
             if network.generation >= record.network.generation:
@@ -251,8 +252,8 @@ class Machines:
         return ReleaseResult(vm_id=vm_id, removed=removed)
 
     async def keep_defined(self, vm_id: UUID) -> None:
-        """Define a running machine of ours again if somebody undefined it. A machine that is being deleted has no
-        record by the time that this gets its turn."""
+        """Define a running machine of ours again if somebody undefined it. If the machine is being deleted, it has no
+        record by the time of this step, and nothing is done."""
         async with self._turns.steps(vm_id):
             if await self._definitions.exists(vm_id):
                 await self._definitions.define_again(await self._definitions.record(vm_id))
@@ -333,7 +334,8 @@ class Machines:
         fault_point("create.seed")
 
     async def _give_up(self, vm_id: UUID, addresses: frozenset[str]) -> tuple[MachineRecord, NetworkSpec] | None:
-        """The previous record, and the network that remains; None if it has none of these addresses."""
+        """The previous record, and the network that remains once these addresses are given up; None if the machine has
+        none of them."""
         if not await self._definitions.exists(vm_id):
             return None
         record = await self._definitions.record(vm_id)
@@ -354,7 +356,7 @@ class Machines:
 
 
 async def _together(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run them concurrently; the first failure cancels the others and is raised as itself."""
+    """Run these concurrently; the first failure cancels the others and is raised without a group around it."""
     try:
         async with trio.open_nursery() as nursery:
             for work in works:

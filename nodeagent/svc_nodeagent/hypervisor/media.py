@@ -2,8 +2,8 @@
 
     machines/<vm_id>/iso.json   which file of images/, and whether it is booted before the disk; none for an empty drive
 
-Invariants: the file is written first, and the definition and the running guest's drive follow from it; a change that
-fails is taken back; an image whose file is in a drive stays in the cache.
+Invariants: `iso.json` is written first, and the definition and the running guest's drive are changed accordingly; a
+change that fails is undone; an image whose file is in a drive stays in the cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class InsertedMedium(BaseModel):
 
 
 def installer(iso: ImageSpec) -> InsertedMedium:
-    """The ISO that a machine is installed from: booted after its disk, which is empty at first."""
+    """The ISO that a machine is installed from: it comes after the disk in the boot order, since the disk is empty at
+    first."""
     return InsertedMedium(image_id=iso.image_id, file=file_name(iso), boot=False)
 
 
@@ -71,8 +72,8 @@ def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
 
 
 def change_drive(domain: Any, drive: ElementTree.Element) -> None:
-    """For a running guest, even if it has locked the drive: its owner ejects. A guest that was started without a drive
-    gets it at its next start."""
+    """Change the medium of a running guest, even if the guest has locked the drive: the machine's owner decides about
+    it. A guest that was started without a drive gets it at its next start."""
     definition = ElementTree.fromstring(domain.XMLDesc())  # noqa: S314 - from libvirt itself
     target = drive.find("target")
     assert target is not None

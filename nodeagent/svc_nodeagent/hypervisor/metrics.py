@@ -5,10 +5,10 @@
     minutes   60 s      memory    2 days
     hours     3,600 s   a file    400 days
 
-Invariants: libvirt's counters only grow within one run of a guest and start at 0 in the next, so an amount is a
-difference or, after a restart, the new count: never negative, nothing counted twice. A rate is an amount divided by the
-seconds in which it was observed; a span in which the guest did not run has no point. A wall clock that jumps moves
-points, and changes no amount.
+Invariants: libvirt's counters only grow within one run of a guest and start at 0 in the next, so an amount is the
+difference of two readings or, after a restart, the new reading: it is never negative, and nothing is counted twice. A
+rate is an amount divided by the seconds in which it was observed; a span in which the guest did not run has no point. A
+wall clock that jumps moves points, and changes no amount.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Counters:
 
 @dataclass
 class Bucket:
-    """Amounts seen in one span. `watched`: seconds of it in which the guest was seen running."""
+    """The amounts seen in one span. `watched`: during how many seconds of the span the guest was seen running."""
 
     start: int
     watched: float = 0.0
@@ -93,7 +93,7 @@ class Bucket:
 
 
 def amount(before: int, now: int) -> int:
-    """The amount counted between two readings of a counter that starts at 0 when its guest does."""
+    """What was counted between two readings of a counter that starts at 0 when its guest starts."""
     return now - before if now >= before else now
 
 
@@ -127,7 +127,7 @@ class Tier:
         return cls(span, deque(maxlen=keep_seconds // span))
 
     def add(self, seen: Bucket) -> Bucket | None:
-        """Add to the bucket of its span; returns the previous bucket when this starts a new one."""
+        """Add these amounts to the bucket of their span; returns the previous bucket if a new span starts with this."""
         start = seen.start - seen.start % self.span
         last = self.buckets[-1] if self.buckets else None
         # If the clock was set back, the open bucket is continued, so that buckets stay in order.
@@ -150,7 +150,7 @@ class Series:
     _last: tuple[float, Counters] | None = None
 
     def sample(self, counters: Counters | None, *, monotonic: float, wall: float) -> Bucket | None:
-        """Add a reading, None while the guest does not run. Returns an hour that has ended, to be stored."""
+        """Add a reading; None if the guest does not run. If an hour has ended, it is returned, to be stored."""
         last, self._last = self._last, None if counters is None else (monotonic, counters)
         if last is None or counters is None or monotonic <= last[0]:
             return None
@@ -160,8 +160,8 @@ class Series:
         return self.hours.add(seen)
 
     def points(self, *, resolution_seconds: int, hours: int, now: float) -> tuple[int, tuple[MetricPoint, ...]]:
-        """Averages of the last `hours`, oldest first, and their resolution: the requested one, or that of the finest
-        tier that reaches back so far."""
+        """Averages of the last `hours`, oldest first, and their resolution: the requested resolution, or else that of
+        the finest tier that reaches back so far."""
         tiers = (self.hours, self.minutes, self.recent)
         fine = [tier for tier in tiers if tier.span <= max(resolution_seconds, SAMPLE_SECONDS)]
         tier = fine[0]
@@ -251,7 +251,7 @@ class Measurements:
 
 
 async def keep_sampling(connection: Connection, naming: Naming, measurements: Measurements) -> None:
-    """Read the counters of all running machines at a steady interval; a failed reading is a gap and nothing more."""
+    """Read the counters of all running machines at a steady interval; a failed reading only leaves a gap."""
 
     def read(connected: Libvirt) -> dict[UUID, Counters]:
         groups = (
@@ -294,7 +294,7 @@ def counters_of(stats: Mapping[str, Any]) -> Counters:
 
 
 def _memory_used(stats: Mapping[str, Any]) -> float | None:
-    """The memory in use by the guest's balloon driver; None while it reports nothing."""
+    """The memory that the guest uses, as its balloon driver reports it; None while the driver reports nothing."""
     available, usable = stats.get("balloon.available"), stats.get("balloon.usable", stats.get("balloon.unused"))
     if available is None or usable is None:
         return None

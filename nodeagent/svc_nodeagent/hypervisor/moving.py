@@ -7,9 +7,9 @@
 Holes of the files are left out. The host that has received all of it answers with one byte, and the stream ends.
 
 Invariants: the sending host changes nothing; on the receiving host, the remains of an interruption or a crash are
-removed (`arrivals`). What arrives names no file of this host but the image that the machine is based on, is no larger
-than a disk of that size can be and was announced, and ends if this host's disk becomes short. Both hold the machine's
-steps, so neither side's copy is started.
+removed (`arrivals`). What arrives can name only one file of this host, the image that the machine is based on; it is no
+larger than was announced, nor than a disk of that size can be; and the move ends if the receiving host's file system is
+nearly full. Both hosts hold the machine's steps, so neither of them can start the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Disk(BaseModel):
 
 
 class _State(BaseModel):
-    """What firmware and TPM keep, which follows the disks: its bytes, and their SHA-256."""
+    """The state of firmware and TPM, which is sent after the disks: the number of its bytes, and their SHA-256."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -101,7 +101,8 @@ class _State(BaseModel):
 
 
 class _Header(BaseModel):
-    """`state` is there of a machine that has more than a BIOS; an agent that knows none takes in no such machine."""
+    """The first line. It has `state` only for a machine that has more than a BIOS; an agent of a release without this
+    field accepts no such machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -114,7 +115,7 @@ class _Header(BaseModel):
 
 
 class Moves:
-    """`steps` keeps other steps of a machine away for the length of a block; within it `remove` removes everything of
+    """`steps` makes other steps of a machine wait for the length of a block; within it `remove` removes everything of
     the machine from this host."""
 
     def __init__(
@@ -372,8 +373,8 @@ def _require_size(announced: _Disk, disk: DiskSpec) -> None:
 
 
 async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
-    """Base the disk on this host's file of its image. Raises `HostError` if the received file is no such disk: another
-    host made it, and it might name files of this one."""
+    """Base the disk on this host's file of its image. Raises `HostError` if the received file cannot be such a disk:
+    another host made the file, and it might name files of this host."""
     info = None if await in_thread(unfit_disk, path) else await disks.inspect(path, "qcow2")
     named = {Path(name).name for name in info.refers_to} if info is not None else set()
     if (

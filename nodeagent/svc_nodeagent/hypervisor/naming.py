@@ -1,4 +1,5 @@
-"""The names of the agent's things on the host. The agent recognises its own by them and leaves the rest alone.
+"""The names of the agent's things on the host. By these names the agent recognises what it has created, and leaves the
+rest alone.
 
 Two agents on one host (a product and its tests) differ in all three names and never touch each other's things.
 """

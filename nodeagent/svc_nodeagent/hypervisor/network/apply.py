@@ -2,21 +2,22 @@
 
 Steps of a change: new taps, down (1); what the machine must no longer carry is removed from its taps, and taps that go
 are closed (2); one nftables transaction with all its rules (3); addresses, routes, up (4); rates (5); taps that go are
-removed (6). So no packet of a guest is seen before its rules are in, and a rule is relaxed only once what it kept away
-is no longer routed. A failure at any step restores what the machine had, by the same steps.
+removed (6). So no packet of a guest is accepted before the guest's rules are in place, and a rule is relaxed only once
+the packets that it dropped are no longer routed. After a failure at any step, what the machine had is restored, by the
+same steps.
 
 Invariants: a change reads and touches one machine's devices, chains and members only; changes of different machines run
-in parallel; each ends in the same state however often it is repeated, and whatever was there before. A machine whose
-tap, bridge or rate the host refuses is unsettled: its taps are closed, the others' are not touched, and it is tried
-again every half minute and by its own next change.
+in parallel; each change ends in the same state however often it is repeated, and whatever was there before. A machine
+whose tap, bridge or rate the host refuses is unsettled: its taps are closed, and those of other machines are not
+touched; its network is tried again every half minute and with its next change.
 
 Rejected:
 - one restoration of all machines that ends at the first refusal. An MTU that the kernel refused for one tap kept every
   machine of the host from being changed;
-- restoring each machine by itself. Steps are done for all together, and by halves where the host refuses: ten steps
-  find one refusal among a thousand machines;
-- restoring everything because an unsettled machine lacks a table or a port. It lacks them by nature, and all machines
-  were restored every two seconds for it.
+- restoring each machine by itself. Each step is done for all machines together, and if the host refuses it, for each
+  half of them: so ten steps find one refusal among a thousand machines;
+- restoring everything because an unsettled machine lacks a table or a port. An unsettled machine always lacks some of
+  them, so all machines were restored every two seconds.
 """
 
 from __future__ import annotations
@@ -116,14 +117,14 @@ class HostNetwork:
         in `_traces`."""
 
     def plug_into(self, uplink: Uplink | None) -> None:
-        """What bridged NICs are plugged into from the next change or `restore` on."""
+        """Sets the bridge that bridged NICs are plugged into, from the next change or `restore` on."""
         if uplink != self._uplink:
             self._uplink = uplink
             self._is_whole = False
 
     async def restore(self) -> None:
-        """After a restart of agent or host: everything as recorded, and taps without a record removed. Raises
-        `HostError` naming the first thing that cannot be carried, with everything else in place."""
+        """After a restart of agent or host: make all networks as recorded, and remove taps without a record. Raises
+        `HostError` naming the first network that the host cannot have, once everything else is in place."""
         async with self._gate.exclusive():
             refused = await self._restore()
         if refused:
@@ -150,7 +151,7 @@ class HostNetwork:
     async def mend(self) -> None:
         """Restore everything if a table of ours is gone (a firewall of the host was loaded again, with rules that start
         with `flush ruleset`), if a bridge has come back without its ports, or if an earlier restoration failed
-        half-way. Raises `HostError`; what cannot be carried is logged."""
+        half-way. Raises `HostError`; networks that the host cannot have are logged."""
         # The first check runs in parallel with changes, so it may see a half-done change; only the second check, which
         # runs alone, counts.
         async with self._gate.shared():
@@ -165,7 +166,7 @@ class HostNetwork:
                 await self._restore_and_log()
 
     async def apply(self, vm_id: UUID, network: NetworkSpec) -> None:
-        """Make one machine's network so. Raises `HostError` with the host as it was."""
+        """Give one machine this network. Raises `HostError`, and then the host is as it was."""
         await self._make_whole()
         async with self._gate.shared():
             await self._change(vm_id, network)
@@ -190,7 +191,7 @@ class HostNetwork:
             return await self._absent(addresses, self._traces.get(vm_id, ()) if vm_id is not None else ())
 
     async def probe(self) -> ProbeResult:
-        """What the host has, by asking it, and where that differs from its orders."""
+        """What the host has, by asking the host, and where this differs from the orders that it got."""
         async with self._probing:
             networks = dict(self._networks)
             result, is_sound = await self._probe.look(networks, self._traces, bridged=self._uplink is not None)
@@ -215,9 +216,9 @@ class HostNetwork:
             await nft.load(ruleset.removal(self._naming, await nft.list_tables()))
 
     def _tables(self) -> frozenset[tuple[str, str]]:
-        """The (family, name) of the tables that must be there: the common ones, and one for each rate. Those of
-        unsettled machines are left out: the host has refused a part of them, and missing it would have all machines
-        restored at each look."""
+        """The (family, name) of the tables that must be there: the common ones, and one for each rate. The tables of
+        unsettled machines are left out: the host has refused some of them, and if they counted as missing, all machines
+        would be restored at each check."""
         families = (guard.FAMILY, *ruleset.families(bridged=self._uplink is not None))
         settled = [tap_plans for vm_id, tap_plans in self._traces.items() if vm_id not in self._unsettled]
         taps = [tap for tap_plans in settled for tap in tap_plans if tap.nic.rate_mbps is not None]
@@ -248,7 +249,8 @@ class HostNetwork:
             log.error("network.machine_not_restored", error=refusal.message)
 
     async def _change(self, vm_id: UUID, network: NetworkSpec | None) -> None:
-        """One machine's network, or none. If anything cuts it short, what the machine had is restored."""
+        """Change one machine's network, or remove it. If the change fails or is cancelled, what the machine had is
+        restored."""
         before = self._traces.get(vm_id, ())
         wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
         _check_bridges(wanted)
@@ -325,7 +327,8 @@ class HostNetwork:
         spare(roads.all(), wanted, networks_of(recorded) if recorded is not None else ())
 
     async def _leave_unsettled(self, vm_id: UUID) -> None:
-        """Only this machine's part of the host is unknown, unless a table of ours is gone; then all is restored."""
+        """Mark a machine as unsettled: only its own part of the host's network is unknown, unless a table of ours is
+        gone; then everything is restored."""
         self._unsettled.add(vm_id)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
             try:
@@ -336,7 +339,7 @@ class HostNetwork:
         self._is_whole = False
 
     async def settle(self, only: UUID | None = None) -> list[HostError]:
-        """Bring unsettled machines, or one, to what is recorded of them; returns why one still is unsettled."""
+        """Give unsettled machines, or one of them, what is recorded; returns why one of them still is unsettled."""
         refused = []
         for vm_id in sorted(self._unsettled if only is None else self._unsettled & {only}):
             async with self._gate.exclusive():
@@ -360,7 +363,7 @@ class HostNetwork:
         return refused
 
     async def _agree(self, traces: Sequence[TapPlan], wanted: Sequence[TapPlan]) -> None:
-        """Bring one machine's taps and rules to `wanted`, from whatever of `traces` is there."""
+        """Bring one machine's taps and rules to `wanted`; any part of `traces` may be there before."""
         # The order is that of the module's docstring. Each step looks at what exists instead of remembering it, so both
         # a repeat after a crash at any fault point and the way back use this same function.
         seen = await taps.seen_of(tap.device for tap in (*traces, *wanted))
@@ -401,7 +404,8 @@ class HostNetwork:
         await taps.remove_taps(there)
 
     async def _restore(self) -> list[HostError]:
-        """All machines by the steps of one. A machine that cannot be carried loses what it had here; returns why."""
+        """Restore all machines, each step for all together. A machine whose network the host refuses loses what it had
+        here; returns why."""
         self._forget()
         planned: dict[UUID, tuple[TapPlan, ...]] = {}
         refused: list[HostError] = []

@@ -1,9 +1,9 @@
 """A machine's security groups as two chains a tap: for traffic from the guest, and for traffic to it.
 
 A chain drops what must not pass and returns for everything else. So between two guests of one node both the sender's
-egress and the receiver's ingress are applied, as is any other filter of the host. Replies pass first, then packets that
-match a drop rule are dropped, then those that match an accept rule pass, then the default applies. Isolation is a chain
-that drops before anything else, established or not.
+egress and the receiver's ingress are applied, and so is any other filter of the host. Replies pass first, then packets
+that match a drop rule are dropped, then those that match an accept rule pass, then the default applies. Isolation is a
+chain that drops before anything else, established or not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_filtered(tap: TapPlan) -> bool:
 
 
 def family(tap: TapPlan) -> str:
-    """The family in which a tap's packets are seen with their connections."""
+    """The nftables family in which a tap's packets are seen together with their connections."""
     return "inet" if tap.bridge is None else "bridge"
 
 

@@ -1,4 +1,5 @@
-"""Many at once, or one alone: changes of single machines run side by side, a change of everything runs by itself."""
+"""A lock for many at once, or one alone: changes of single machines run concurrently, a change of everything runs by
+itself."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import trio
 
 
 class Gate:
-    """First come, first served: a task that waits to be alone is not overtaken by later ones."""
+    """First come, first served: a task that waits to run alone is not overtaken by later ones."""
 
     def __init__(self) -> None:
         self._door = trio.Lock()

@@ -2,8 +2,9 @@
 frame.
 
 A frame passes if it comes from the NIC's own MAC and one of its own addresses, in IPv4, ARP or IPv6; everything else is
-dropped and counted by reason. The counters are objects of the table, not of the rules: they outlive a change of the
-rules, and end with the tap. One table serves all taps, because nft requests the objects of each table separately.
+dropped and counted by reason. The counters are objects of the table and not parts of the rules: so they outlive a
+change of the rules, and are removed with the tap. One table serves all taps, because nft requests the objects of each
+table separately.
 
 RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 7112 (fragments), 2131, 8415 (DHCP), 792, 4443 (errors).
 """
@@ -76,8 +77,8 @@ def guard(
     fresh: bool = False,
     counted: Mapping[Spoof, PacketCount] | None = None,
 ) -> list[Json]:
-    """Commands that make the tap's chain match the plan exactly; without a plan, nothing passes. `fresh` starts its
-    counters anew; `counted` are the initial values of counters that do not exist. The device must exist."""
+    """Commands that make the tap's chain match the plan exactly; without a plan, nothing passes. `fresh`: the tap's
+    counters start at 0; `counted`: the initial values of counters that do not exist yet. The device must exist."""
     name = naming.table
     hook: dict[str, Json] = {"type": "filter", "hook": "ingress", "dev": device, "prio": PRIORITY, "policy": "drop"}
     return [
@@ -153,7 +154,8 @@ def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
 
 
 def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """DHCP is dropped: guests must not be servers, which answer from any port, and there is no server to ask."""
+    """DHCP is dropped: guests must not be DHCP servers, which may answer from any port, and as clients they have no
+    server to ask."""
     from_own = [match(header("ip", "saddr"), address_json(each)) for each in tap.ipv4]
     error = match(header("icmp", "type"), _ERRORS_4)
     router = _dropped(Spoof.ROUTER, tap.device)
@@ -171,8 +173,8 @@ def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """Frame and message name the NIC's MAC, and the sender is one of its addresses; or none at all in a probe for one
-    of them (RFC 5227)."""
+    """Frame and message must name the NIC's MAC, and the message's sender must be one of its addresses; in a probe for
+    one of its addresses, no sender is named (RFC 5227)."""
     sound: tuple[Json, ...] = (
         _IS_ARP,
         match(header("arp", "htype"), 1),
@@ -196,8 +198,8 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     """If the kernel cannot follow a packet's headers to the transport's, the packet has no `l4proto` and passes no
-    rule. Later fragments may bring what the first does not show, so the transport's header must follow the
-    fragment's."""
+    rule. Later fragments may contain headers that the first does not show, so the transport's header must follow the
+    fragment's header directly."""
     own: tuple[IPv6Network, ...] = (*tap.ipv6, tap.link_locals)
     from_own = [match(header("ip6", "saddr"), address_json(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
@@ -254,13 +256,14 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _about(own: Sequence[NetworkAddress]) -> list[Json]:
-    """The error is about a packet to one of these addresses. A guest that sends errors about others' packets could end
-    their connections, or reduce their path MTU."""
+    """Pass an error only if it is about a packet to one of these addresses. A guest that sends errors about others'
+    packets could end their connections, or reduce their path MTU."""
     return [match(_message_bits(_ERRED_TARGET_BITS[each.version], each.prefixlen), _leading_bits(each)) for each in own]
 
 
 def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """Messages that every guest sends by itself when it could have IPv6 are no spoofing, and are not counted."""
+    """Messages that every guest sends by itself to find out whether it could have IPv6 are no spoofing, so they are
+    dropped without being counted."""
     greetings = [
         (_IS_IPV6, match(header("ip6", "saddr"), source), match(header("icmpv6", "type"), kind), DROP)
         for source in ("::", address_json(LINK_LOCALS))

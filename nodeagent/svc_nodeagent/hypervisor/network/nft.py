@@ -1,8 +1,8 @@
 """nftables, by its JSON (libnftables-json(5)): transactions that are merged while one is under way, and listings.
 
 However small, a commit waits for a grace period of the kernel, so commands that arrive while one runs are merged into
-the next. Invariant: if a merged transaction fails, its parts are applied one by one, and each fails or succeeds by
-itself.
+the next. Invariant: if a merged transaction fails, each caller's commands are applied as a transaction of their own,
+which fails or succeeds by itself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Transactions:
         self._turn = trio.Lock()
 
     async def commit(self, commands: Commands) -> None:
-        """Apply these commands, all or none of them. Raises `HostError`, or `OSError` if the host cannot start a
-        program. If cancelled, they may have been applied."""
+        """Apply these commands: all or none of them. Raises `HostError`, or `OSError` if the host cannot start a
+        program. After a cancellation, they may have been applied."""
         part = _Part(commands)
         self._waiting.append(part)
         try:
@@ -107,13 +107,13 @@ async def list_chain(family: str, table: str, name: str) -> list[dict[str, Json]
 
 
 async def list_all() -> bytes:
-    """Everything of the host, ours and others', as input for `entries`. The one listing whose cost does not multiply
-    with tables."""
+    """Everything that the host has, ours and others', as input for `entries`. The cost of this listing does not
+    multiply with the number of tables."""
     return await run_program("nft", "-j", "list", "ruleset")
 
 
 def entries(listed: bytes) -> list[dict[str, Json]]:
-    """Takes a while for thousands of machines, so it must not run in the event loop."""
+    """The entries of a listing. For thousands of machines this takes a while, so it must not run in the event loop."""
     found: list[dict[str, Json]] = json.loads(listed)["nftables"]
     return found
 
@@ -123,7 +123,7 @@ def table(family: str, name: str) -> Json:
 
 
 def no_table(family: str, name: str) -> list[Json]:
-    """Removes the table, whether it exists or not: deleting alone requires that it exists."""
+    """Removes the table, whether it exists or not: a deletion by itself fails if the table does not exist."""
     return [table(family, name), {"delete": {"table": {"family": family, "name": name}}}]
 
 

@@ -1,7 +1,7 @@
 """The tables of nftables, requested from the kernel itself (nfnetlink: linux/netfilter/nf_tables.h).
 
-`nft list tables` reads every rule, set and object of the host for this: seconds on a full one. This is one small
-request, which can be repeated every other second.
+To list the tables, `nft list tables` reads every rule, set and object of the host, which takes seconds on a host with
+many machines. Here it is one small request, which can be repeated every other second.
 """
 
 from __future__ import annotations

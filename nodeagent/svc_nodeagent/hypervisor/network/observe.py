@@ -1,8 +1,8 @@
 """Compares the host's networks with the applied plans.
 
-nftables lists rules in other words than they were given in. So the expected content of a chain is put into a table
-without hooks, which no packet passes, and is read back from there: then both sides are in nft's own words, of whatever
-version. What was read back once is remembered.
+nftables lists rules in another form than they were given in, which also depends on its version. So the expected content
+of a chain is put into a table without hooks, which no packet passes, and is read back from there: then both are in the
+form in which this nft lists. What was read back once is remembered.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Listing:
         return listing
 
     def let_in(self, table: str, device: str) -> frozenset[NetworkAddress]:
-        """The networks from which a tap's guard lets the guest send."""
+        """The networks from which a tap's guard accepts packets of the guest."""
         return let_in(self.rules.get((guard.FAMILY, table, device), ()))
 
 
@@ -77,7 +77,7 @@ class Reference:
         self._sets: dict[str, set[str]] = {}
 
     async def learn(self, chains: Iterable[Chain]) -> None:
-        """Make sure that `lists` knows these."""
+        """Make sure that the reference listing has these chains."""
         unknown = dict.fromkeys(each for each in chains if each not in self._known)
         for family in dict.fromkeys(family for family, _ in unknown):
             texts = [text for each, text in unknown if each == family]
@@ -94,7 +94,7 @@ class Reference:
                 )
 
     def lists(self, family: str, rules: Rules, listed: str) -> bool:
-        """Whether a chain with the expected `rules` is listed as it should be."""
+        """Whether a chain that should have these `rules` is listed as nft lists the expected chain."""
         return self._known[chain(family, rules)] == listed
 
     def sets(self) -> Mapping[str, set[str]]:
@@ -102,7 +102,7 @@ class Reference:
         return self._sets
 
     def keep(self, chains: Iterable[Chain]) -> None:
-        """Forget all others."""
+        """Forget all chains but these."""
         retained = set(chains)
         self._known = {key: listed for key, listed in self._known.items() if key in retained}
 

@@ -1,8 +1,8 @@
 """The desired state of the host's network, derived from the machines' records: pure, so that rules and taps have one
 source.
 
-What this host cannot carry is refused here, by name, before the host is touched. Invariant: no two networks planned at
-one time overlap (`Holders`), so none is routed to two machines.
+What this host cannot do is refused here, by name, before the host is changed. Invariant: no two networks planned at one
+time overlap (`Holders`), so none is routed to two machines.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LEAST_MTU_OF_IPV6 = 1280
 
 @dataclass(frozen=True)
 class Uplink:
-    """What bridged NICs are plugged into. `filters`: the kernel tracks connections in the bridge family; `vlans`: the
-    bridge separates VLANs."""
+    """The bridge that bridged NICs are plugged into. `filters`: the kernel tracks connections in the bridge family;
+    `vlans`: the bridge separates VLANs."""
 
     bridge: str
     filters: bool = False
@@ -73,7 +73,7 @@ class TapPlan:
 
     @property
     def link_local(self) -> IPv6Address:
-        """Made from the MAC: the host routes to it."""
+        """The link-local address that is derived from the MAC: the host routes to it."""
         return link_local(self.mac)
 
     @property
@@ -104,7 +104,8 @@ class TapPlan:
 
     @cached_property
     def resolvers(self) -> tuple[IPv4Address | IPv6Address, ...]:
-        """The addresses at which this host answers DNS for the NIC: gateways of it that are its nameservers too."""
+        """The addresses at which this host answers DNS for the NIC: those of its gateways that are its nameservers
+        too."""
         asked = {ip_address(server) for server in self.nic.nameservers}
         return tuple(gateway for gateway in self.gateways if gateway in asked)
 
@@ -124,8 +125,8 @@ class Holders:
     _lengths: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def claim(self, vm_id: UUID, networks: tuple[NetworkAddress, ...]) -> None:
-        """Raises `HostError(conflict)`, without changing anything, if another machine holds one of them or a part of
-        one."""
+        """Record the networks as held by a machine. Raises `HostError(conflict)`, without changing anything, if another
+        machine holds one of them or a part of one."""
         for network in networks:
             other = self._overlapping(network, vm_id)
             if other is not None:
@@ -153,8 +154,8 @@ class Holders:
                     del self._lengths[length]
 
     def _overlapping(self, network: NetworkAddress, vm_id: UUID) -> UUID | None:
-        """Wider networks are looked up, one for each prefix length in use; only narrower ones need a search through
-        all."""
+        """Another machine that holds a network which overlaps this one. Wider networks are looked up, one for each
+        prefix length in use; only narrower ones need a search through all."""
         for version, length in self._lengths:
             if version == network.version and length <= network.prefixlen:
                 holder = self._machines.get(network.supernet(new_prefix=length))

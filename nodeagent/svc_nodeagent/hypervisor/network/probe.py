@@ -1,6 +1,6 @@
 """Compares the networks of all machines of this host with the applied plans, once.
 
-Comparing a thousand machines is seconds of work, so it is done in a thread, one comparison at a time.
+A comparison of a thousand machines takes seconds, so it is done in a thread, one comparison at a time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The rate limit of a tap, each way: token buckets on traffic to the guest and on traffic from it.
 
 To the guest, the bucket (tc tbf) is the tap's own queue. From the guest, packets are shaped on a device of the kernel's
-`ifb` kind (the shaper) that belongs to the tap. They get there by nftables' `fwd`, in a chain of their own at the tap's
-ingress, and come back from it as if the tap had just received them, but past the hooks of its ingress. So the chain
-must come *after* the anti-spoofing chain (`PRIORITY` is greater than its priority): a frame that is dropped there is
-never shaped, and no frame is shaped unchecked. tc's own redirection would come before both and bypass the filter, which
-is why it is not used.
+`ifb` kind (the shaper) that belongs to the tap. They get to the shaper by nftables' `fwd`, in a chain of their own at
+the tap's ingress, and come back from it as if the tap had just received them, but do not pass the hooks of its ingress
+again. So the chain must come *after* the anti-spoofing chain (`PRIORITY` is greater than its priority): a frame that
+the anti-spoofing chain drops is never shaped, and every frame is checked before it is shaped. tc's own redirection
+would come before both and bypass the filter, which is why it is not used.
 
 Invariants: the shaper is created first and removed last, so unless somebody else removed it, no shaper means nothing to
 remove; each function ends in the same state however often it is repeated and wherever an earlier one was killed; a
@@ -105,7 +105,7 @@ async def forget_rate(device: str, *, was_set: bool = False) -> None:
 
 
 async def rated_devices(naming: Naming) -> frozenset[str]:
-    """The taps of ours, existing or not, for which the host has any part of a limit."""
+    """Those of our taps, existing or not, for which the host has any part of a limit."""
     prefix = _shaper_prefix(naming.device_prefix)
     links = json.loads(await run_program("ip", "-json", "link", "show", "type", "ifb") or b"[]")
     names = [str(link.get("ifname", "")) for link in links]
@@ -135,8 +135,8 @@ async def rates_lack() -> str | None:
 
 
 def shaper_of(device: str) -> str:
-    """The name of a tap's shaper: the tap's own digits in a shorter form, after a character that no tap's name starts
-    with. Raises `ValueError` for a device that is not named as `Naming.tap` names one."""
+    """The name of a tap's shaper: the tap's own digits in a shorter form, preceded by a character that no tap's name
+    starts with. Raises `ValueError` for a device that is not named as `Naming.tap` names one."""
     prefix, digits = device[:-_HEX_DIGITS], device[-_HEX_DIGITS:]
     number = int(digits, 16)
     if not prefix or len(digits) != _HEX_DIGITS:
@@ -153,7 +153,8 @@ def _shaper_prefix(device_prefix: str) -> str:
 
 
 def _is_number(digits: str) -> bool:
-    """Nine digits in base 36: 44 bits never need more, and a longer prefix leaves a different number."""
+    """Whether this is a number of nine digits in base 36: 44 bits never need more digits, and another prefix would
+    leave a different number of characters."""
     return len(digits) == 9 and digits.isascii() and digits.isalnum() and int(digits, 36) < 16**_HEX_DIGITS
 
 
@@ -166,7 +167,7 @@ def _bucket(mbps: int) -> str:
 
 
 def _silence(shaper: str) -> None:
-    """Disable the host's own IPv6 on it."""
+    """Disable the host's own IPv6 on the device."""
     settings = Path(f"/proc/sys/net/ipv6/conf/{shaper}/disable_ipv6")
     if settings.exists():  # a kernel without IPv6 has no such settings
         settings.write_text("1")
@@ -181,7 +182,7 @@ async def _make(shaper: str) -> None:
 
 
 async def _bucket_rate(device: str) -> int | None:
-    """Megabits a second of the device's token bucket; None without one, or without the device."""
+    """The rate of the device's token bucket, in megabits a second; None without a bucket, or without the device."""
     status, output, error = await try_program("tc", "-json", "qdisc", "show", "dev", device, "root")
     if status != 0:
         if _exists(device):
@@ -234,7 +235,7 @@ def _chain(device: str, shaper: str) -> list[dict[str, Any]]:
 
 
 async def _unless_gone(device: str, *arguments: str) -> None:
-    """Run a command that removes something of a device; it also succeeds if the device vanished meanwhile."""
+    """Run a command that removes something of a device; that the device has vanished meanwhile is no failure."""
     try:
         await run_program(*arguments)
     except ProgramFailed:

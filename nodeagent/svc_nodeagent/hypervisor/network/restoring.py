@@ -22,7 +22,8 @@ Step = Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]]
 
 
 class LeftOut:
-    """Takes those machines out of `planned` for which the host refuses a step, and records why in `refused`."""
+    """Does steps for all of `planned`, and takes those machines out of it for which the host refuses a step; records
+    why in `refused`."""
 
     def __init__(self, planned: dict[UUID, tuple[TapPlan, ...]], refused: list[HostError], naming: Naming) -> None:
         self.machines: dict[UUID, tuple[TapPlan, ...]] = {}
@@ -39,7 +40,8 @@ class LeftOut:
             await self._do(step, sorted(self._planned), seen)
 
     async def _do(self, step: Step, machines: Sequence[UUID], seen: dict[str, SeenTap]) -> None:
-        """If the host refuses it for several machines, try each half of them: one refusal ends the commands of all."""
+        """Do the step for these machines. If the host refuses it for several, do it for each half of them, since one
+        refusal ends the commands of all."""
         wanted = [tap for vm_id in machines for tap in self._planned[vm_id]]
         devices = {tap.device for tap in wanted}
         try:
@@ -61,7 +63,7 @@ class LeftOut:
 
 
 async def close(devices: Iterable[str]) -> None:
-    """Let nothing through these taps. One that cannot be closed is removed."""
+    """Drop all packets of these taps. A tap for which the host refuses that is removed."""
     for device in devices:
         if not taps.exists(device):
             continue
@@ -73,7 +75,7 @@ async def close(devices: Iterable[str]) -> None:
 
 
 def refusal_of(vm_id: UUID, error: Exception) -> HostError:
-    """Why the host does not carry what is recorded of a machine."""
+    """Why the host refuses the network that is recorded of a machine."""
     if isinstance(error, HostError):
         return HostError(error.code, f"The network of machine {vm_id} is not as recorded: {error.message}", error.hint)
     return HostError(FailureCode.HOST, f"The network of machine {vm_id} is not as recorded: {error}")

@@ -1,9 +1,9 @@
 """The addresses that this host depends on to reach others and to be reached: no machine's network may take them.
 
-A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. If one of them is the
-controller's, the node cuts itself off, and no order can undo it; if it is the next hop of the default route, the node
-is cut off from everybody. An own address of the host cuts nothing off here, but another host that carries the pool
-would answer for it.
+A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. If a machine gets the
+controller's address, the node cuts itself off from the controller, which can then send no order to undo it; if it gets
+the next hop of the default route, the node is cut off from everybody. If it gets one of the host's own addresses, the
+node is not cut off, but another host with the same pool of addresses would answer for that address.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True)
 class Roads:
-    """The meaning of each address to this host, as text. `elsewhere`: other machines' addresses, without which it is
-    cut off."""
+    """What each address means to this host, as text. `elsewhere`: addresses of others, without which this host is cut
+    off."""
 
     elsewhere: Mapping[Address, str]
     own: Mapping[Address, str]
@@ -52,8 +52,9 @@ class Roads:
 
 @dataclass
 class RoadMap:
-    """Finds the roads of a host. `controller`: the name or address of its gateway. A name that does not resolve
-    protects no address, and a link-local address (fe80::1 is many a router's) takes nothing from another link."""
+    """Finds the roads of a host. `controller`: the name or address of its gateway. If the controller's name does not
+    resolve, no address is protected for it. Link-local addresses are not protected (fe80::1 is that of many routers): a
+    guest's link is another one, so nothing is taken."""
 
     naming: Naming
     controller: str | None = None
@@ -83,7 +84,8 @@ class RoadMap:
 
 
 def _hops(route: dict[str, object]) -> Iterator[str]:
-    """The next hops of a route: several at once are objects of their own; `via` is one of the other family."""
+    """The next hops of a route: if there are several, each is an object of its own; `via` has a next hop of the other
+    family."""
     nexthops = route.get("nexthops", ())
     for hop in (route, *(nexthops if isinstance(nexthops, list) else ())):
         via = hop.get("via")
@@ -93,7 +95,7 @@ def _hops(route: dict[str, object]) -> Iterator[str]:
 
 def spare(roads: Mapping[Address, str], taps: tuple[TapPlan, ...], held: Collection[NetworkAddress] = ()) -> None:
     """Raises `HostError(conflict)` if these taps would take one of the roads. `held`: networks that the machine already
-    has: a controller may itself be a guest of this node, whose own address is the road to it."""
+    has: the controller may itself be a guest of this node, and must be able to keep its own address."""
     for tap in taps:
         if tap.bridge is not None:
             continue
