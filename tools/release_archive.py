@@ -66,7 +66,11 @@ def _by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _migrations(tree: Path) -> dict[str, int]:
-    return {component: len(list((tree / _MIGRATIONS / component).glob("*.sql"))) for component in _COMPONENTS}
+    """The newest number of each component."""
+    return {
+        component: max((int(file.name[:4]) for file in (tree / _MIGRATIONS / component).glob("*.sql")), default=0)
+        for component in _COMPONENTS
+    }
 
 
 def _release_before(tree: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
@@ -14,8 +15,6 @@ from svc_actors.store import Component, Database, Migration, MigrationError, kno
 from svc_actors.store.migrate import release_before
 from tests.conftest import Cluster
 from tests.support.schema import schema_of
-
-"""The migrations as they were when all components shared one list of numbers."""
 
 
 @pytest.fixture
@@ -100,7 +99,8 @@ async def test_who_has_gone_back_further_than_the_release_before_is_refused(
     database: Database, steps: list[Migration]
 ) -> None:
     before = release_before()["controller"]
-    further = [each for each in steps if each.component is Component.SHARED or each.number < before]
+    shared = [each for each in steps if each.component is Component.SHARED]
+    further = [*shared, _step(before - 1, "newest", "SELECT 1")]
     await migrate(database, steps)
 
     with pytest.raises(MigrationError, match=f"knows only {before - 1} of controller"):
@@ -126,7 +126,7 @@ async def test_a_component_is_extended_without_touching_the_numbers_of_another(
 ) -> None:
     await migrate(database, steps)
     shared = _step(
-        1 + sum(step.component is Component.SHARED for step in steps),
+        known_migrations([Component.SHARED])[-1].number + 1,
         "later",
         "CREATE TABLE later (id int)",
         Component.SHARED,
@@ -137,7 +137,51 @@ async def test_a_component_is_extended_without_touching_the_numbers_of_another(
     assert applied == [shared]
 
 
-@pytest.mark.parametrize("names", [["0001_a.sql", "0003_b.sql"], ["0001_a.sql", "0001_b.sql"], ["0001_a.sql", "2.sql"]])
+IN_STEPS = [_step(at, name, f"CREATE TABLE {name} (id int)", Component.PANEL) for at, name in enumerate("abc", 1)]
+"""Of a component that the database has nothing of."""
+AT_ONCE = _step(3, "release_0_1_0", ";".join(step.sql for step in IN_STEPS), Component.PANEL)
+AFTER = _step(4, "d", "CREATE TABLE d (id int)", Component.PANEL)
+
+
+async def test_a_new_database_gets_the_schema_of_a_release_at_once(database: Database) -> None:
+    assert await migrate(database, [AT_ONCE, AFTER]) == [AT_ONCE, AFTER]
+    assert await migrate(database, [AT_ONCE, AFTER]) == []
+
+
+async def test_a_database_that_a_release_made_in_steps_goes_on_after_them(database: Database) -> None:
+    await migrate(database, IN_STEPS)
+
+    assert await migrate(database, [AT_ONCE, AFTER]) == [AFTER]
+    assert await migrate(database, [AT_ONCE, AFTER]) == []
+
+
+@pytest.mark.parametrize("steps", [IN_STEPS[:1], IN_STEPS[:2], IN_STEPS[1:]])
+async def test_a_database_with_some_steps_of_a_release_is_refused_and_left_as_it_is(
+    database: Database, steps: list[Migration]
+) -> None:
+    await migrate(database, steps)
+    before = await schema_of(database)
+
+    with pytest.raises(MigrationError, match=rf"has {len(steps)} of the 3 migrations of panel .* install 0\.1\.0"):
+        await migrate(database, [AT_ONCE, AFTER])
+
+    assert await schema_of(database) == before
+
+
+async def test_the_schema_of_a_release_that_was_edited_is_refused(database: Database) -> None:
+    await migrate(database, [AT_ONCE])
+    edited = replace(AT_ONCE, sql=AT_ONCE.sql + "-- a thought")
+    with pytest.raises(MigrationError, match=f"{edited} differs"):
+        await migrate(database, [edited, AFTER])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(["0001_a.sql", "0003_b.sql"], ["0001_a.sql", "0001_b.sql"], ["0001_a.sql", "2.sql"]),
+        *(["0003_a.sql"], ["0003_release_0_1_0.sql", "0005_b.sql"]),
+    ],
+)
 def test_files_that_leave_a_gap_or_are_misnamed_are_refused(tmp_path: Path, names: list[str]) -> None:
     (tmp_path / "shared").mkdir()
     for name in names:

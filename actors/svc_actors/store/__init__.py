@@ -42,6 +42,7 @@ from svc_actors.store.migrate import (
     MigrationError,
     known_migrations,
     migrate,
+    newest_numbers,
     unapplied,
 )
 from svc_actors.store.nurseries import background_nursery
@@ -112,6 +113,7 @@ __all__ = [
     "load",
     "marked",
     "migrate",
+    "newest_numbers",
     "prepare_schema",
     "reachable_urls",
     "require_known_cluster",

@@ -5,6 +5,10 @@ no other component, so that two services can share its tables. Each file is reco
 newer than this code, and a file that was edited after it had been applied, are refused: neither can be repaired by
 guessing. Records of another service's component in the same database are left alone.
 
+A component's first file may be `NNNN_release_X_Y_Z.sql`: the whole schema as of that release, for new databases. It
+stands for the files up to its number that the release itself had. A database that recorded all of them goes on with the
+next number; one that recorded only some is refused.
+
 Each migration is recorded with the number of its component's migrations that the previous release knows. That release
 works without the new one (docs/upgrades.md): a service that was rolled back to it may use the migrated database.
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
@@ -27,6 +31,7 @@ from svc_actors.store.transactions import Queryable, Transaction
 
 _LOCK = 0x5356_4301
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
+_RELEASE = re.compile(r"release_(?P<version>\d+_\d+_\d+)")
 _MIGRATION_TIMEOUT = 600.0
 
 
@@ -59,6 +64,12 @@ class Migration:
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
+    @property
+    def release(self) -> str | None:
+        """The release whose whole schema this is, such as 0.1.0."""
+        match = _RELEASE.fullmatch(self.name)
+        return match["version"].replace("_", ".") if match else None
+
     def __str__(self) -> str:
         return f"{self.component}/{self.number:04d}_{self.name}"
 
@@ -66,7 +77,8 @@ class Migration:
 def known_migrations(
     components: Sequence[Component] = CONTROLLER_SCHEMA, folder: Traversable | None = None
 ) -> list[Migration]:
-    """The migrations of `components` in this release, in order; a component's numbers are unique and leave no gap."""
+    """The migrations of `components` in this release, in order; a component's numbers are unique and leave no gap. They
+    start with 1, or with the schema of a release."""
     root = folder or files("svc_actors.store") / "migrations"
     return [migration for component in components for migration in _of(component, root / component.value)]
 
@@ -80,19 +92,25 @@ def _of(component: Component, folder: Traversable) -> list[Migration]:
         elif entry.name.endswith(".sql"):
             raise MigrationError(f"The migration {component}/{entry.name} is not named NNNN_name.sql.")
     found.sort(key=lambda migration: migration.number)
-    for position, migration in enumerate(found, start=1):
-        if migration.number != position:
-            raise MigrationError(f"The migration {migration} should have the number {position:04d}.")
+    first = found[0].number if found and found[0].release else 1
+    for number, migration in enumerate(found, start=first):
+        if migration.number != number:
+            raise MigrationError(f"The migration {migration} should have the number {number:04d}.")
     return found
 
 
+def newest_numbers(migrations: Sequence[Migration]) -> dict[str, int]:
+    """By component. `migrations` are in order."""
+    return {migration.component.value: migration.number for migration in migrations}
+
+
 def release_before(folder: Traversable | None = None) -> dict[str, int]:
-    """How many migrations of each component the previous release knows; empty if there was none.
+    """The newest number of each component in the previous release; empty if there was none.
 
     tools/release adds each release to `migrations/releases.json`, also in the sources of that release itself. So the
     previous release is the newest entry that differs from this code."""
     root = folder or files("svc_actors.store") / "migrations"
-    here = {component.value: len(_of(component, root / component.value)) for component in Component}
+    here = dict.fromkeys(map(str, Component), 0) | newest_numbers(known_migrations(tuple(Component), root))
     releases: dict[str, dict[str, int]] = json.loads((root / "releases.json").read_text())
     return next((known for known in reversed(releases.values()) if known != here), {})
 
@@ -167,14 +185,16 @@ async def _missing(queryable: Queryable, known: Sequence[Migration], *, returned
     for row in await queryable.fetch("SELECT component, number, name, checksum FROM schema_migration ORDER BY number"):
         recorded[row["component"], row["number"]] = row["checksum"]
         newest[row["component"]] = f"{row['component']}/{row['number']:04d}_{row['name']}"
-    for component in dict.fromkeys(migration.component for migration in known):
-        count = sum(migration.component is component for migration in known)
-        newer = [number for of, number in recorded if of == component and number > count]
-        if newer and not (returned and await _dispensable(queryable, component, count)):
+    for component, last in newest_numbers(known).items():
+        newer = [number for of, number in recorded if of == component and number > last]
+        if newer and not (returned and await _dispensable(queryable, component, last)):
             raise MigrationError(
-                f"The database is at migration {newest[component]}, this release knows only {count} of {component}. "
+                f"The database is at migration {newest[component]}, this release knows only {last} of {component}. "
                 "It was left untouched: run the newer release, or restore a backup made with this one."
             )
+    for migration in known:
+        if migration.release and _made_by_its_release(recorded, migration):
+            recorded[migration.component, migration.number] = migration.checksum
     for migration in known:
         checksum = recorded.get((migration.component, migration.number), migration.checksum)
         if checksum != migration.checksum:
@@ -185,14 +205,29 @@ async def _missing(queryable: Queryable, known: Sequence[Migration], *, returned
     return [migration for migration in known if (migration.component, migration.number) not in recorded]
 
 
-async def _dispensable(queryable: Queryable, component: Component, count: int) -> bool:
-    """Whether a release that knows `count` of the component's migrations works without the others that were applied."""
+def _made_by_its_release(recorded: Collection[tuple[str, int]], schema: Migration) -> bool:
+    """Whether the release itself has made its schema, in `schema.number` steps. Raises `MigrationError` if the database
+    has only some of these."""
+    steps = {number for component, number in recorded if component == schema.component and number <= schema.number}
+    if steps <= {schema.number}:
+        return False
+    if len(steps) < schema.number:
+        raise MigrationError(
+            f"The database has {len(steps)} of the {schema.number} migrations of {schema.component} that release "
+            f"{schema.release} consists of. It was left untouched: install {schema.release} (docs/upgrades.md), which "
+            "applies the others when it starts, and then this release."
+        )
+    return True
+
+
+async def _dispensable(queryable: Queryable, component: str, last: int) -> bool:
+    """Whether a release that knows the component's migrations up to `last` works without the later ones."""
     return (
         await queryable.fetchval(
             """SELECT bool_and(coalesce(dispensable_from <= $2, false)) FROM schema_migration
            WHERE component = $1 AND number > $2""",
-            component.value,
-            count,
+            component,
+            last,
         )
         is True
     )

@@ -340,7 +340,7 @@ def test_a_release_is_tried_and_one_that_fails_ends_on_the_release_before_with_n
     panel.write(php_site, "public/served.txt", "served")
     panel.write(php_site, "public/index.php", "<?php echo 'served';")
     panel.visit(php_site)
-    newest = len(known_migrations((Component.PANEL,)))
+    newest = known_migrations((Component.PANEL,))[-1].number
     soon = "/run/systemd/system/svc-panel-switch.service.d"
     server.run("mkdir", soon)
     server.run("sh", "-c", f"printf '[Service]\\nExecStart=\\nExecStart={SWITCH} 3\\n' >{soon}/soon.conf")

@@ -20,7 +20,7 @@ from svc_actors.panel.backups.unrecorded import COMPLETE
 from svc_actors.panel.recovery.key import WrongKey
 from svc_actors.panel.recovery.manifest import DamagedManifest, Manifest, ManifestSite, opened_manifest
 from svc_actors.panel.recovery.remote import Programs, Remote, StoredManifest
-from svc_actors.store import PANEL_SCHEMA, Queryable, known_migrations
+from svc_actors.store import PANEL_SCHEMA, Queryable, known_migrations, newest_numbers
 from svc_common.errors import ServiceError, conflict, not_found, wrong_field
 from svc_webhost.restic import NoRepositoryError
 
@@ -97,9 +97,7 @@ def require_known(manifest: Manifest) -> None:
     """Raises `conflict` if a later release has written the manifest."""
     # Judged by the dump's migrations and not by its version: a dump from an older schema can be migrated, one from a
     # newer schema cannot.
-    known: dict[str, int] = {}
-    for migration in known_migrations(PANEL_SCHEMA):
-        known[migration.component.value] = migration.number
+    known = newest_numbers(known_migrations(PANEL_SCHEMA))
     if any(number > known.get(name, 0) for name, number in manifest.migrations.items()):
         raise conflict(
             f"The manifest was written by release {manifest.release}, which is newer than this one.",

@@ -30,6 +30,7 @@ from svc_actors.store import (
     is_empty,
     known_migrations,
     load,
+    newest_numbers,
     prepare_schema,
 )
 from svc_actors.store.marks import deal_with_notice
@@ -151,9 +152,7 @@ def _verify(archive: Path, passphrase: str) -> Manifest:
 
 
 def _require_known(manifest: Manifest) -> None:
-    known: dict[str, int] = {}
-    for migration in known_migrations():
-        known[migration.component.value] = migration.number
+    known = newest_numbers(known_migrations())
     newer = [name for name, number in manifest.migrations.items() if number > known.get(name, 0)]
     if newer:
         raise NotAnArchive(
