@@ -45,13 +45,13 @@ def release(**newest: int) -> list[Migration]:
     return [each for each in known_migrations() if each.number <= newest.get(each.component.value, each.number)]
 
 
-OLD = release(shared=7, controller=14)
-"""Which the rows are of."""
+OLD = release(shared=18, controller=37)
+"""0.1.0, which the rows are of."""
 
 POINTS = [
     # What the database has, and the lock that the migration after it meets.
-    (OLD, "users IN EXCLUSIVE MODE"),  # in shared/0008, with functions made
-    (release(controller=15), "allocations IN EXCLUSIVE MODE"),  # in controller/0016, with a table filled
+    (release(controller=41), "images IN EXCLUSIVE MODE"),  # at the beginning of controller/0042
+    (release(controller=49), "volumes IN EXCLUSIVE MODE"),  # in controller/0050, with functions and a setting made
     (known_migrations()[:-1], "schema_migration IN SHARE MODE"),  # with all of the last one done, and not recorded
 ]
 
@@ -136,4 +136,4 @@ async def test_a_power_cut_in_a_migration_leaves_the_schema_as_before_it_and_the
     async with database_of(stack) as own:
         assert await schema_of(own) == wanted
         assert await own.fetchval("SELECT count(*) FROM vms WHERE desired_power = 'stopped'") == MACHINES
-        assert await own.fetchval("SELECT count(*) FROM vm_texts") == MACHINES
+        assert await own.fetchval("SELECT count(*) FROM machine_stays") == MACHINES

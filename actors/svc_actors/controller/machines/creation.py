@@ -325,7 +325,7 @@ async def _insert(
     platform: Platform,
 ) -> tuple[UUID, UUID]:
     """Insert the machine and its NIC; returns their ids. A trigger of the machine's row reserves its room on the node
-    (migration 0011)."""
+    (`promise_room_to_new`)."""
     seed = Seed(new.password_hash, new.generated, new.user_data)
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     vm_id = uuid4()

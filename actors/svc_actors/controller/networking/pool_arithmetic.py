@@ -1,7 +1,7 @@
 """The arithmetic of pools: addresses and sub-prefixes are counted as slots; 0 is the first of the pool's prefix.
 
 A slot is what one machine receives: an address of IPv4, a sub-prefix of IPv6. Nothing here knows the database; the same
-arithmetic in SQL is `pool_address` of migration 0007. Numbers instead of addresses let one query find gaps in a pool of
+arithmetic in SQL is the function `pool_address`. Numbers instead of addresses let one query find gaps in a pool of
 either family.
 """
 

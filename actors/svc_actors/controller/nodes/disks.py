@@ -4,8 +4,8 @@ space is short.
 Machines' disks are thin: the promised space exceeds the used space, and may exceed the disk. So the free space of the
 host is checked on its own, at every heartbeat.
 
-Invariant: a node gets no new machine while its disk is recorded as critical (migration 0018): from the check that finds
-it full until a check that finds its use well below the threshold.
+Invariant: a node gets no new machine while its disk is recorded as critical (`note_node_capacity`): from the check that
+finds it full until a check that finds its use well below the threshold.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Invariants:
 - room is judged and consumed in one transaction, under the lock of the chosen node's row in `node_capacity`, so
   parallel creations never promise a node's room twice; creations on different nodes do not wait for each other;
 - every machine on a node, running or not, counts towards the node's promised resources, except one that was never
-  built. The database maintains the sum (migration 0011), in the transaction that changes a machine;
+  built. The database maintains the sum (the trigger `promise_room`), in the transaction that changes a machine;
 - a node takes new machines only while it is online, managed, not in maintenance and its disk is not nearly full, and
   only if it has the machines' firmware and TPM and can carry a pool of their network;
 - locks are taken in one order: node, machine, node_capacity, pool.
