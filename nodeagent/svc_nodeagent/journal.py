@@ -6,8 +6,8 @@ An append-only file of lines, each a CRC-32 and a JSON record. Invariants:
 - a file cut at any byte reads as a prefix of what was written: a line that does not match its checksum is skipped;
 - the file is rewritten (new file, fsync, rename) when most of it has been acknowledged, so it stays small.
 
-An operation that was started and has no outcome when the journal is opened was interrupted: the controller asks for it
-again, or it is answered as interrupted.
+If an operation was started and has no outcome when the journal is opened, it was interrupted: either the controller
+asks for it again, or its outcome becomes `interrupted`.
 """
 
 from __future__ import annotations
@@ -92,12 +92,13 @@ class Journal:
         return tuple(self.started) + tuple(self.outcomes)
 
     async def start(self, operation_id: OperationId) -> None:
-        """Record that the operation is about to run. Raises `OSError`: nothing was written, nothing may run."""
+        """Record that the operation is about to run. Raises `OSError`: then nothing was written, and the operation must
+        not run."""
         await self._commit(Started(id=operation_id))
         self.started.add(operation_id)
 
     async def finish(self, operation_id: OperationId, outcome: Outcome, *, durable: bool = True) -> None:
-        """Record how it ended. Raises `OSError`: on the disk it is still only started."""
+        """Record how the operation ended. Raises `OSError`: then the operation is still recorded as started only."""
         if durable:
             await self._commit(Ended(id=operation_id, outcome=outcome))
         self.started.discard(operation_id)
@@ -111,7 +112,7 @@ class Journal:
             self._waiting.append(_Entry(_line(Acknowledged(ids=known))))
 
     async def flush(self) -> None:
-        """Write to the disk what waits for the next record."""
+        """Write what waits for the next record to the disk now."""
         if self._waiting:
             await self._write_waiting(self._waiting[-1])
 
@@ -123,7 +124,8 @@ class Journal:
         await self._write_waiting(entry)
 
     async def _write_waiting(self, entry: _Entry) -> None:
-        """The caller whose turn it is writes for all that wait, so a burst of operations costs one fsync."""
+        """Write the records that wait. Of several callers the one whose turn it is writes the records of all, so a
+        burst of operations costs one fsync."""
         async with self._turn:
             if not entry.written and entry.error is None:
                 batch, self._waiting = self._waiting, []
@@ -153,8 +155,8 @@ class Journal:
             self._compact(self.path, batch)
 
     def _compact(self, path: Path, batch: list[_Entry]) -> None:
-        """Rewrite the file with the live records. The batch just written is not in memory yet, so it is copied as it
-        is."""
+        """Rewrite the file with the live records. The batch that was just written is not in memory yet, so its lines
+        are copied unchanged."""
         try:
             self._rewrite(path, batch)
         except OSError as error:

@@ -4,8 +4,8 @@
 
 The controller must accept a release on trial (releases.py) within a number of seconds; the agent then removes
 `trial.json`. If the release ends before that, or the time is over, the release before is started again. A host keeps
-its launcher when the agent is upgraded, so it knows nothing of a release but where its program is. Stop signals are
-passed on.
+its launcher when the agent is upgraded, so the launcher knows only one thing of a release: where its program is. Stop
+signals are passed on.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Launcher:
             self._agent.terminate()
 
     def _watch(self, agent: subprocess.Popen[bytes], trial: Trial) -> None:
-        """Until the release is accepted, or rolled back."""
+        """Wait until the release is accepted; roll it back if it is not."""
         deadline = time.monotonic() + trial.seconds
         while not self._stopping and self._releases.trial() == trial:
             ended = agent.poll()

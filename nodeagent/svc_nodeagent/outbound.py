@@ -2,10 +2,12 @@
 
 Invariants, at the first request and at every redirect:
 
-- the addresses that a name resolves to are checked, and one of them is dialled: a name that resolves to something else
-  a moment later gains nothing. Only addresses of the public Internet are dialled, and networks that the operator
-  allows: a server must not be able to reach the loopback interface or the network behind it through us;
-- a response is used as it is sent. One with a Content-Encoding was not asked for, and 1 kB of it may be a gigabyte;
+- the addresses that a name resolves to are checked, and one of exactly these is dialled: so it does not matter whether
+  the name resolves to something else a moment later. Only addresses of the public Internet, and of networks that the
+  operator allows, are dialled: the server's owner must not be able to reach this host's loopback interface or the
+  network behind this host through us;
+- a response is never decompressed. We do not ask for a Content-Encoding, and 1 kB that was compressed may become a
+  gigabyte;
 - proxies and credentials of the environment are not used.
 
 The agent and the controller share this module; it depends on neither.

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _BackOff:
-    """Of a guest that was resumed and paused again: the next attempt, on Trio's clock."""
+    """Of a guest that was resumed and paused again: when to try next, on Trio's clock."""
 
     pause: float
     until: float
@@ -89,8 +89,8 @@ def _paused(connected: Libvirt, naming: Naming) -> tuple[UUID, ...]:
 
 
 def _has_space(folders: Folders) -> bool:
-    """Whether more is free than a reserve: a GiB, on a small file system a fiftieth of it. With less, a guest would run
-    into the next failed write at once."""
+    """Whether more than a reserve is free: a GiB, or a fiftieth of a small file system. With less free space, the
+    guest's next write would fail at once."""
     filesystem = os.statvfs(folders.machines)
     reserve = min(GIB, filesystem.f_blocks * filesystem.f_frsize // 50)
     return filesystem.f_bavail * filesystem.f_frsize > reserve

@@ -2,8 +2,8 @@
 own store, which libvirt has below `/var/lib/libvirt/swtpm`.
 
 Invariants: the state belongs to the machine, whatever happens to its definition; it is removed with the machine, and
-created anew with another system. Packed (`packed`, `put_back`) it goes with a copy, with a move, and with disks that
-are kept: data that a guest has sealed to its TPM opens with that TPM alone.
+created anew with another system. It is packed (`packed`, `put_back`) to go with a copy, with a move, and with disks
+that are kept: data that a guest has sealed to its TPM can be opened only with the same TPM.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def packed(folders: Folders, vm_id: UUID) -> bytes:
 
 
 def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
-    """Give a machine that is off exactly the state in `content`. Raises `HostError(invalid)` for an invalid state, and
-    changes nothing."""
+    """Give a machine that is off exactly the state in `content`. Raises `HostError(invalid)` if the state is invalid,
+    and then changes nothing."""
     files = _unpacked(content)
     remove(folders, vm_id)
     for name, data in files.items():
@@ -72,9 +72,9 @@ def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
 
 
 def give_back_authority() -> None:
-    """Give the files of the node's authority to the owner of their folder. A libvirtd that started before swtpm was
-    installed runs it as root, which makes them root's; the next libvirtd runs it as its own account, which then could
-    create no TPM."""
+    """Give the files of the node's authority to the owner of their folder. If libvirtd was started before swtpm was
+    installed, it runs swtpm as root, and the files then belong to root. When libvirtd is restarted, it runs swtpm as
+    swtpm's own account, which could then create no TPM."""
     try:
         owner = _AUTHORITY.stat().st_uid
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def give_back_authority() -> None:
 
 
 def remove(folders: Folders, vm_id: UUID) -> None:
-    """For a machine that is off: its firmware and its TPM start empty at its next start."""
+    """Remove the state of a machine that is off: at the machine's next start, its firmware and its TPM start empty."""
     nvram = folders.nvram(vm_id)
     if nvram.exists():
         nvram.unlink()
@@ -118,7 +118,8 @@ def require_state(content: bytes) -> None:
 
 def _unpacked(content: bytes) -> dict[str, memoryview]:
     """Slices of `content` itself, so the files are never larger than the archive. The headers are read one by one:
-    `tarfile` also supports members that expand (sparse ones, of GNU and of PAX), and headers that take it minutes."""
+    `tarfile` would also accept members that expand (sparse files, of GNU and of PAX), and headers that take minutes to
+    parse."""
     if len(content) > MOST_BYTES:
         raise _unreadable()
     files: dict[str, memoryview] = {}

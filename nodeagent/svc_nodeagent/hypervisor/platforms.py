@@ -1,8 +1,8 @@
 """The platforms that machines of this host can have, and how they are configured in libvirt.
 
 libvirt finds the file of a UEFI by the descriptions that the firmware's package brings; the agent reads the same ones,
-to report in advance what is missing. A UEFI with Secure Boot counts only if its keys are enrolled: with an empty store
-of keys the guest would start anything.
+to report in advance what is missing. A UEFI with Secure Boot counts only if keys are enrolled in it: without keys it
+would start any software.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True)
 class PlatformFeatures:
-    """`lacks` has, for each of `PLATFORM_FEATURES` that is not in `found`, why it is missing and how to get it."""
+    """`lacks`: for each of `PLATFORM_FEATURES` that is not in `found`, why it is missing and how to get it."""
 
     found: tuple[str, ...]
     lacks: Mapping[str, str]
@@ -65,8 +65,8 @@ def require_platform(platform: Platform) -> None:
 
 
 def add_firmware(system: ElementTree.Element, platform: Platform, nvram: Path) -> None:
-    """Extends the element `os`. libvirt creates the file `nvram` from the firmware's own at the machine's first
-    start."""
+    """Extend the element `os` by the firmware. At the machine's first start libvirt creates the file `nvram` from the
+    firmware's template."""
     if platform.firmware is Firmware.BIOS:
         return
     system.set("firmware", "efi")
@@ -80,7 +80,8 @@ def add_firmware(system: ElementTree.Element, platform: Platform, nvram: Path) -
 
 
 def add_tpm(devices: ElementTree.Element, platform: Platform) -> None:
-    """Its state outlives the definition, which somebody may remove by hand: the agent removes it with the machine."""
+    """Add a TPM. Its state is not removed with the definition, which somebody may remove by hand: the agent removes the
+    state with the machine."""
     if platform.tpm is Tpm.NONE:
         return
     tpm = ElementTree.SubElement(devices, "tpm", model="tpm-crb")
@@ -88,7 +89,7 @@ def add_tpm(devices: ElementTree.Element, platform: Platform) -> None:
 
 
 def _described(folders: tuple[Path, ...]) -> Iterator[str]:
-    """The kinds of UEFI that the descriptions offer. An unreadable one offers nothing."""
+    """The kinds of UEFI that the descriptions offer. A description that cannot be read offers nothing."""
     paths: dict[str, Path] = {}
     for folder in reversed(folders):
         paths |= {path.name: path for path in folder.glob("*.json")}

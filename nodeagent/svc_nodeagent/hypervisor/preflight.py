@@ -68,8 +68,8 @@ _IPV6_SETTINGS = Path("/proc/sys/net/ipv6")
 
 @dataclass(frozen=True)
 class NetworkFeatures:
-    """Of the protocol's network features, those that this host can carry, and for each other one why not, in a
-    sentence."""
+    """Those of the protocol's network features that this host has, and for each of the others, in a sentence, why the
+    host does not have it."""
 
     found: tuple[str, ...]
     lacks: dict[str, str]
@@ -77,8 +77,8 @@ class NetworkFeatures:
     """Whether the kernel can guard bridged NICs, even if there is no bridge."""
 
     def uplink(self, bridge: str | None) -> Uplink | None:
-        """What bridged NICs are plugged into, existing or not: the taps of running guests stay while it is away.
-        Whether it filters VLANs is checked again as NICs are plugged in."""
+        """The bridge that bridged NICs are plugged into, whether it exists or not: the taps of running guests stay
+        while the bridge is away. Whether it filters VLANs is checked again when NICs are plugged in."""
         if bridge is None or not self.kernel_bridges:
             return None
         vlans = "vlan" in self.found or "bridged" not in self.found
@@ -126,7 +126,7 @@ def _missing(short: dict[str, str], *needed: str) -> str | None:
 
 
 async def _bridge_lacks(bridge: str | None) -> tuple[str | None, str | None]:
-    """Why no NIC can be plugged in, and why none can have a VLAN."""
+    """Why no NIC can be plugged into the bridge, and why no NIC can have a VLAN."""
     if bridge is None:
         return "The agent was started without --bridge, which names the bridge that holds the uplink.", None
     status, output, _ = await try_program("ip", "-json", "-details", "link", "show", "dev", bridge)
@@ -199,8 +199,8 @@ async def _emulator(connection: Connection) -> PreflightCheck:
 
 async def _kvm(acceleration: Acceleration) -> PreflightCheck:
     """Whether QEMU's account may use KVM. In two cases libvirt considers its knowledge of QEMU outdated, and probes
-    again at every call: QEMU found KVM when it was probed (with root's capability) but its account may not open the
-    device, or QEMU found none but its account may."""
+    again at every call: QEMU found KVM when libvirt probed it (with root's capabilities), but QEMU's account may not
+    open the device; or QEMU found no KVM, but its account may open the device."""
     device = acceleration.device
     access = await acceleration.access()
     works = access is DeviceAccess.ABSENT or await acceleration.answers()
@@ -289,7 +289,7 @@ async def _storage(folders: Folders) -> PreflightCheck:
 
 
 async def _backups(folders: Folders) -> PreflightCheck:
-    """Optional: a node without backups says so here, and the controller refuses the order."""
+    """Optional: if a node has no backups, this check says so, and the controller refuses orders for backups there."""
     if missing := missing_programs():
         packages = ", ".join(PACKAGES[name] for name in missing)
         return _warning(
@@ -315,7 +315,8 @@ async def _rescue(folders: Folders) -> PreflightCheck:
 
 
 async def _firmware() -> PreflightCheck:
-    """Optional: a node without it says so here, and the controller places no machine there that needs it."""
+    """Optional: if a node lacks a firmware, this check says so, and the controller places no machine there that needs
+    it."""
     features = await in_thread(platform_features)
     if features.lacks:
         lacks = dict.fromkeys(features.lacks.values())

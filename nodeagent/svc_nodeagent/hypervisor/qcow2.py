@@ -1,7 +1,7 @@
 """A downloaded qcow2 file's header, read before any program of the host reads the file (QEMU's docs/interop/qcow2).
 
-A header of a few bytes can name other files of this host, or tables that keep qemu-img busy for seconds as root. What a
-plain image does not have is refused here, at the cost of reading 80 bytes.
+A header of a few bytes can name other files of this host, or tables that keep qemu-img busy for seconds as root. An
+image whose header has anything beyond a plain image is refused here, at the cost of reading 80 bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _MOST_VIRTUAL_BYTES: Final = 16 * 1024**4
 
 
 def unfit_disk(path: Path) -> bool:
-    """For a machine's disk from another host, which may be based on an image: whether it is no qcow2, has its content
-    in another file, or has more snapshots than a machine can have, which qemu-img reads one by one."""
+    """Whether the file is refused as a machine's disk from another host (such a disk may be based on an image): because
+    it is no qcow2, or has its content in another file, or has more snapshots than a machine can have, each of which
+    qemu-img would read."""
     with path.open("rb") as file:
         data = file.read(_HEADER.size)
     if len(data) < _VERSION_2_BYTES or data[:4] != b"QFI\xfb":

@@ -4,8 +4,8 @@
     reinstall.json      the decision: written once the new disk is complete
 
 Invariants: without the decision the machine is the old system, and prepared files are discarded; with it the machine is
-the new one, and the next step on the machine completes it first. Every step of `complete` detects what it would do, so
-after a crash at any point the machine is the old system or the new one, and never neither.
+the new one, and the next step on the machine completes it first. Every step of `complete` detects whether it was
+already done, so after a crash at any point the machine is either the old system or the new one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from svc_nodeagent.hypervisor.media import InsertedMedium, write_inserted
 
 
 class _Decision(BaseModel):
-    """What the machine is from now on. Its file is root's alone, as it holds the first boot's secret. `medium` takes
-    the place of what is in its CD-ROM drive; None leaves that."""
+    """What the machine is from now on. Its file is root's alone, as it holds the first boot's secret. `medium` replaces
+    the medium in the machine's CD-ROM drive; None leaves that medium."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,8 @@ def decide(record: MachineRecord, password_hash: str | None, medium: InsertedMed
 
 
 def current(folders: Folders, vm_id: UUID) -> MachineRecord:
-    """The machine's current record: that of an incomplete decision, if there is one. Raises `FileNotFoundError`."""
+    """The machine's current record: the record in the decision, if a decision has not been completed. Raises
+    `FileNotFoundError`."""
     try:
         return _Decision.model_validate_json(_path(folders, vm_id).read_bytes()).record
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Replacing a part of a machine: another size, another processor, another system.
 
 Invariants: a resize or a change of processor that fails leaves the machine as it was before its first attempt; one
-during which libvirt was lost continues once it is back. A decided reinstallation is never taken back.
+during which libvirt was lost continues once libvirt is back. A reinstallation that was decided is never undone.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Remaking:
                 return await self.reinstall(operation, report)
 
     async def resize(self, operation: VmResize, report: Report) -> DomainResult:
-        """The disk is last, since growing it cannot be undone. After a failure the values in the operation are
-        restored: an earlier attempt may have changed the record."""
+        """The disk is grown last, since this cannot be undone. After a failure the values that the operation names as
+        the previous ones are restored, not those of the record: an earlier attempt may have changed the record."""
         vm_id = operation.vm_id
         order = self._turns.order(vm_id, "the resize") if operation.restart else None
         async with self._or_put_back(operation, order):
@@ -96,8 +96,8 @@ class Remaking:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
     async def set_processor(self, operation: VmCpuSet, report: Report) -> DomainResult:
-        """A guest that is restarted is off before anything is written, so a guest that does not shut down changes
-        nothing. A machine found off is started: an interrupted restart left it there."""
+        """If the guest is to be restarted, it goes off before anything is written; so if it does not shut down, nothing
+        is changed. A machine found off is started: an interrupted restart has left it off."""
         vm_id, wanted = operation.vm_id, operation.cpu_mode
         cpu_element(wanted, (await self._acceleration.verdict()).accelerator)
         order = self._turns.order(vm_id, "the change of its processor") if operation.restart else None
@@ -116,8 +116,8 @@ class Remaking:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
     async def reinstall(self, operation: VmReinstall, report: Report) -> DomainResult:
-        """The old guest runs on until the new disk is complete. From the decision on the machine is the new system, so
-        no later failure or timeout is a failure of the reinstallation."""
+        """The old guest continues to run until the new disk is complete. Once the reinstallation is decided, the
+        machine is the new system, and a later failure or timeout does not make the reinstallation fail."""
         vm_id = operation.vm_id
         order = self._turns.order(vm_id, "the reinstallation")
 
@@ -156,7 +156,7 @@ class Remaking:
 
     @asynccontextmanager
     async def _or_put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> AsyncIterator[None]:
-        """A failure within the block restores the machine's state before the operation."""
+        """If the block fails, restore the machine's state before the operation."""
         try:
             yield
         except ConnectionLost:
@@ -167,7 +167,8 @@ class Remaking:
             raise
 
     async def _put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> None:
-        """If there is a later order, that decides about the guest."""
+        """Restore the machine's size or processor. A guest that is off is started again, unless there is a later order:
+        then that order decides about the guest."""
         vm_id = operation.vm_id
         try:
             async with self._turns.steps(vm_id):
@@ -213,14 +214,14 @@ class Remaking:
         await self._guests.start(record.vm_id)
 
     async def _instance(self, vm_id: UUID) -> str:
-        """Of the machine's system, or of the new system once that is decided."""
+        """The instance id of the machine's system, or of the new system once the reinstallation is decided."""
         try:
             return (await in_thread(reinstallation.current, self._folders, vm_id)).seed.instance_id
         except FileNotFoundError as error:
             raise absent(vm_id) from error
 
     async def _decide_system(self, record: MachineRecord, operation: VmReinstall) -> None:
-        """Make the new system the machine's from now on; after a failure the old one runs on."""
+        """Make the new system the machine's from now on; if that fails, the old system continues to run."""
         vm_id, base = record.vm_id, file_name(operation.image)
         try:
             await reinstallation.prepare(record, self._images.base_of(base), self._folders, qemu_user().owner)

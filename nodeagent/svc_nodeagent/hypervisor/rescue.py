@@ -1,8 +1,8 @@
 """Starting and ending the rescue of a machine: its guest goes off, the system to boot is decided (`rescued`), and it
 starts.
 
-Invariants: the decision is written, and removed, only while the guest is off; a failed change is taken back, so the
-machine is in rescue or as it was before; a repeat detects what an earlier attempt has done.
+Invariants: the decision is written, and removed, only while the guest is off; a change that fails is undone, so the
+machine is either in rescue or as it was before; a repeat detects what an earlier attempt has done.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Rescues:
     async def _switch(
         self, operation: RescueOperation, order: Order, wanted: Rescue | None, before: Rescue | None, report: Report
     ) -> DomainResult:
-        """Off, decided, and on again. A guest that already runs by the decision was started by an earlier attempt."""
+        """Shut the guest down, write or remove the decision, and start the guest. A guest that already runs according
+        to the decision was started by an earlier attempt."""
         vm_id = operation.vm_id
         decided = await in_thread(rescue_of, self._folders, vm_id) == wanted
         if not (decided and await self._guests.state(vm_id) is DomainState.RUNNING):
@@ -119,7 +120,8 @@ class Rescues:
             raise
 
     async def _put_back(self, operation: RescueOperation, order: Order, before: Rescue | None) -> None:
-        """If there is a later order, that decides about a guest that is off."""
+        """If the guest is off, restore the decision as it was, and start the guest again, unless there is a later
+        order: then that order decides about the guest."""
         vm_id = operation.vm_id
         try:
             async with self._turns.steps(vm_id):

@@ -5,7 +5,7 @@
     images/<system>.boot/          kernel and initial file system of a rescue system, unpacked from its file
 
 Invariant: while the decision exists the machine boots the rescue, whatever starts it (an order, the host after a power
-cut); without it the machine boots its own disk. The definition follows from it, as from the record.
+cut); without it the machine boots its own disk. The definition is derived from the decision, as it is from the record.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def rescue_systems(folders: Folders) -> tuple[str, ...]:
 
 
 def unpack(file: Path) -> None:
-    """Unpack its kernel and initial file system, for QEMU to read. The file has its publisher's digest; nothing but
-    these two is taken from it. Raises `HostError(invalid)` if they are not in it."""
+    """Unpack the rescue system's kernel and initial file system, for QEMU to read. The packed file has its publisher's
+    digest; only these two files are taken from it. Raises `HostError(invalid)` if they are not in it."""
     folder = unpacked(file)
     if folder.exists():
         return

@@ -1,13 +1,13 @@
 """What a guest reads when it starts: a NoCloud seed (an ISO 9660 disk labelled `cidata`) rendered from its record.
 
-Account and name count at the first boot, the network at every one. Sources: cloud-init's NoCloud data source, its
-network configuration version 1, and its events (`updates`). The three files are JSON, so YAML.
+Guests apply the account and the name at their first boot, and the network at every boot. Sources: cloud-init's NoCloud
+data source, its network configuration version 1, and its events (`updates`). The three files are JSON, so YAML.
 
-Invariants: of a password the guest receives its SHA-512 crypt only. The hash is on the host from creation until the
-guest has booted once (its agent connected, or it shut down in order), and then leaves the seed, which keeps its
-instance id so that nothing is applied twice. An existing seed is overwritten in place: a running guest's QEMU holds
-that file open, and the guest may restart by itself. Anything that a crash interrupted is written again before the host
-starts the guest, and by the repeat of the operation.
+Invariants: the guest never gets a password itself, only the password's hash by SHA-512 crypt. The hash is on the host
+from creation until the guest has booted once (its agent connected, or it shut down in order), and is then removed from
+the seed. The seed keeps its instance id, so that nothing is applied twice. An existing seed is overwritten in place: a
+running guest's QEMU holds that file open, and the guest may restart by itself. A seed whose writing was interrupted by
+a crash is written again before the host starts the guest, and when the operation is repeated.
 
 Why: docs/decisions/0033-guest-networks-on-the-host.md.
 """
@@ -55,8 +55,8 @@ async def write_iso(files: dict[str, str], label: str, path: Path, owner: tuple[
 
 
 def _put(temporary: Path, path: Path, owner: tuple[int, int]) -> None:
-    """Write the new content over the old file, padded to its length, which a QEMU that has it open relies on. Without
-    an old file, put the new one in place."""
+    """Write the new content over the old file, padded to the old file's length: a QEMU that has the file open relies on
+    this length. If there is no old file, put the new one in place."""
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except FileNotFoundError:
@@ -73,7 +73,8 @@ def _put(temporary: Path, path: Path, owner: tuple[int, int]) -> None:
 
 @contextmanager
 def _workshop(folder: Path) -> Iterator[Path]:
-    """An empty folder for the length of the block. What a killed predecessor left there holds the password's hash."""
+    """An empty folder for the length of the block. What a killed process has left there is removed, since it holds the
+    password's hash."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(mode=0o700)
@@ -84,8 +85,8 @@ def _workshop(folder: Path) -> Iterator[Path]:
 
 
 def render(record: MachineRecord, password_hash: str | None) -> dict[str, str]:
-    """The seed's files by name. The owner's user-data is passed on unchanged; ours is then vendor-data, of which
-    cloud-init uses what the owner's does not set."""
+    """The seed's files by name. The owner's user-data is passed on unchanged; our own is then passed as vendor-data, of
+    which cloud-init uses only what the owner's user-data does not set."""
     seed = record.seed
     meta_data: Json = {"instance-id": seed.instance_id, "local-hostname": seed.hostname}
     files = {
@@ -124,9 +125,9 @@ def _cloud_config(record: MachineRecord, password_hash: str | None) -> Json:
 
 
 def _network_config(record: MachineRecord) -> Json:
-    """Version 1: from a subnet's `gateway` every reader makes a default route through the NIC, by the family of the
-    gateway. Version 2 has no such form: netplan alone reads a route's `on-link`, and takes a `gateway4` only inside the
-    address's own network."""
+    """The network configuration in version 1: from a subnet's `gateway` every renderer of cloud-init makes a default
+    route through the NIC, for the family of the gateway. Version 2 has no form that all of them understand: only
+    netplan reads a route's `on-link`, and it accepts a `gateway4` only inside the address's own network."""
     return {
         "version": 1,
         "config": [
@@ -169,6 +170,7 @@ def _subnet(address: GuestAddress, *, has_gateway: bool) -> dict[str, Json]:
 
 
 def _is_on_link(address: GuestAddress) -> bool:
-    """Whether the guest finds the gateway on its link by itself."""
+    """Whether the guest reaches the gateway without a further route: because the gateway lies in the address's own
+    network, or is a link-local IPv6 address."""
     gateway = ip_address(address.gateway)
     return gateway in address.interface.network or (gateway.version == 6 and gateway.is_link_local)

@@ -1,12 +1,12 @@
 """Snapshots inside a machine's qcow2 disks, each under its id in all of them.
 
-QEMU takes a running guest's, in one transaction over all disks, with the guest frozen if its agent answers; qemu-img
-takes that of a guest that is off. They contain disks alone, never memory: without the agent a restored machine starts
-as after a power cut.
+If the guest runs, QEMU takes the snapshot, in one transaction over all disks, with the guest frozen if its agent
+answers; if it is off, qemu-img does. A snapshot contains only disks, never memory: if the guest was not frozen, a
+restored machine starts as after a power cut.
 
 Invariants: a snapshot that was reported as taken is in every disk that the machine then had; a restoration starts only
-if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, which
-makes the next agent thaw it.
+if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, so
+that after a crash the next agent thaws it.
 
 Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
@@ -52,7 +52,7 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class Snapshots:
-    """`steps` keeps other steps of a machine away for the length of a block."""
+    """`steps` makes other steps of a machine wait for the length of a block."""
 
     def __init__(self, guests: Guests, folders: Folders, steps: Steps) -> None:
         self._guests = guests
@@ -206,7 +206,8 @@ def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, tuple[str, tuple
 
 
 def _monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
-    """QEMU's answer. libvirt supports snapshots of disks alone only as separate files."""
+    """QEMU's answer to this command. libvirt is not used for this, since it supports snapshots of disks without memory
+    only as separate files."""
     said = json.loads(
         libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": command, "arguments": arguments}), 0)
     )

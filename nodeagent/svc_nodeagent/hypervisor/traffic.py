@@ -4,9 +4,9 @@ ledger.
 Traffic is counted between guest and tap: to the guest, what it received; from the guest, what it sent, including frames
 that the host then dropped (spoofed, refused by a firewall or above a rate).
 
-Invariants: nothing is reported that is not on disk, so reported amounts never shrink; a tap is removed only after it
-was read. Between two writes the ledger on disk is behind, which loses nothing while the taps exist: after an agent was
-killed, the next one continues from there.
+Invariants: amounts are on disk before they are reported, so reported amounts never shrink; a tap is removed only after
+it was read. Between two writes the ledger on disk is behind the counters. If the agent is killed then, nothing is lost
+as long as the taps exist: the next agent continues from the ledger and reads the taps.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ class HostTraffic:
             await trio.sleep(SAMPLE_SECONDS)
 
     async def turn(self) -> None:
-        """One reading. If it cannot be written now, the next one tries again."""
+        """One reading of the counters. If it cannot be written now, the next reading tries again."""
         async with self._lock:
             month_begins = await self._sample()
             if month_begins or self._unwritten >= SAMPLES_A_WRITING:
                 await self._write_if_possible()
 
     async def result(self) -> TrafficResult:
-        """Up to now, and on disk. Raises `OSError` if it cannot be written."""
+        """The amounts up to now, which are on disk by then. Raises `OSError` if they cannot be written."""
         async with self._lock:
             await self._sample()
             await self._write()
             return self._ledger.result()
 
     async def before_removal(self, devices: Collection[str]) -> None:
-        """Read these taps a last time before they are removed. Never prevents the removal: if it cannot be written now
-        it is written later, and lost only if the agent ends before."""
+        """Read these taps a last time before they are removed. Never prevents the removal: a reading that cannot be
+        written now is written later, and is lost only if the agent ends before that."""
         if not devices:
             return
         async with self._lock:
@@ -113,7 +113,7 @@ def read_taps(naming: Naming, devices: Collection[str] | None = None) -> list[Ta
 
 
 def _read(device: str, boot: str) -> TapReading | None:
-    """None for a device that vanished meanwhile, or that has no alias (yet)."""
+    """The counters of one device; None for a device that vanished meanwhile, or that has no alias (yet)."""
     folder = _CLASS / device
     try:
         index = (folder / "ifindex").read_text().strip()

@@ -1,7 +1,7 @@
-"""Serialises the work on a machine: one step at a time, and later orders supersede earlier ones.
+"""Serialises the work on a machine: one step at a time, and later orders replace earlier ones.
 
 Invariants: steps of one machine do not overlap (a lock a machine); nothing waits under the lock for a guest or a
-download, so a forced stop or a deletion gets through at once, and the operation that it supersedes notices (`Order`); a
+download, so a forced stop or a deletion can start at once, and the operation that it replaces notices this (`Order`); a
 decided reinstallation is completed before any step.
 """
 
@@ -31,7 +31,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class Order:
-    """What was last decided on a machine; a creation, an orderly stop or a restart gives way to any later order."""
+    """A decision about a machine. A creation, an orderly stop or a restart ends when there is a later order."""
 
     what: str
     turn: _Turn

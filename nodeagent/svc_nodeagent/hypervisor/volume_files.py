@@ -1,8 +1,8 @@
 """The files of volumes: created atomically, found wherever they are, and removed only if no machine has them.
 
-A volume is `volumes/<id>.qcow2`, and is based on no other file. If it was the disk of a deleted machine it is first in
-`retained/`, based on that machine's image: `take_over` copies what it needs of the image into it and moves it. A repeat
-of an interrupted take-over continues it.
+A volume is `volumes/<id>.qcow2`, and is based on no other file. A volume that was the disk of a deleted machine is in
+`retained/` at first, based on that machine's image: `take_over` copies the parts of the image that the disk needs into
+the disk, and moves it. A repeat of an interrupted take-over continues it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ async def take_over(folders: Folders, volume_id: UUID, kept_disk: str | None, ow
 
 
 async def drop_snapshots(path: Path) -> None:
-    """Drop the snapshots of a machine that no longer has it: they include its other disks, and nobody restores them."""
+    """Drop a volume's snapshots of a machine that no longer has the volume: these snapshots include the machine's other
+    disks, and nobody can restore them."""
     for tag in (await inspect(path, "qcow2")).snapshots:
         await run_program("qemu-img", "snapshot", "-d", tag, path, timeout=_SNAPSHOT_SECONDS)
 
 
 async def let_go(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> None:
-    """The machine is being removed: these of its volumes go with it, and so do those that came with an abandoned
-    arrival; the others stay."""
+    """The machine is being removed. These of its volumes are removed with it, and so are the volumes that came with an
+    abandoned arrival; its other volumes stay."""
     mark = folders.abandonment(vm_id)
     came = tuple(UUID(line) for line in mark.read_text().split()) if mark.exists() else ()
     for volume_id in (*destroy, *came):
@@ -87,7 +88,7 @@ async def let_go(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> No
 
 
 def remove(folders: Folders, volume_id: UUID, kept_disk: str | None) -> None:
-    """Raises `HostError(conflict)` while a machine has it."""
+    """Remove a volume. Raises `HostError(conflict)` while a machine has it."""
     if holder(folders, volume_id) is not None:
         raise HostError(
             FailureCode.CONFLICT, "A machine has the volume, so it was left as it is.", "Detach it, then delete it."
@@ -102,7 +103,7 @@ def remove(folders: Folders, volume_id: UUID, kept_disk: str | None) -> None:
 
 
 def holder(folders: Folders, volume_id: UUID) -> UUID | None:
-    """The machine that has it."""
+    """The machine that has the volume."""
     for vm_id, record in folders.records().items():
         if any(disk.volume_id == volume_id for disk in record.disks):
             return vm_id

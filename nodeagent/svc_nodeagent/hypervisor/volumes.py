@@ -1,10 +1,12 @@
 """Volumes of machines: created, attached, detached, grown and deleted, while their guests run or are off.
 
-The machine's record says which volumes it has. An attachment writes the record first, as every change of a machine; a
-detachment writes it last, once the guest has let go: a running guest never has a disk that the record does not know.
+The machine's record says which volumes it has. An attachment writes the record first, as every change of a machine
+does; a detachment writes it last, once the guest has released the disk. So a running guest never has a disk that is not
+in the record.
 
-Invariants: steps of one volume do not overlap; a volume is in one record at most; a guest that does not let go keeps
-its volume, and so does its record; every step detects what it would do, so a repeat completes an interrupted one.
+Invariants: steps of one volume do not overlap; a volume is in one record at most; if a guest does not release a volume,
+the volume stays attached and in the record; every step detects whether it was already done, so a repeat completes an
+interrupted operation.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class Volumes:
-    """`steps` keeps other steps of a machine away for the length of a block."""
+    """`steps` makes other steps of a machine wait for the length of a block."""
 
     def __init__(self, guests: Guests, folders: Folders, definitions: Definitions, steps: Steps) -> None:
         self._guests = guests
@@ -105,7 +107,8 @@ class Volumes:
             return await self._result(vm_id)
 
     async def _detach(self, operation: VolumeDetach) -> DomainResult:
-        """The guest is waited for outside of the machine's steps: it may be stopped by force meanwhile."""
+        """Detach the volume. The wait for the guest is outside of the machine's steps, so that the guest can be stopped
+        by force meanwhile."""
         vm_id, volume_id = operation.vm_id, operation.volume_id
         await self._until_unplugged(vm_id, volume_id, operation.timeout_seconds)
         fault_point("volume.unplugged")
@@ -171,7 +174,7 @@ class Volumes:
             raise
 
     async def _put_back(self, record: MachineRecord, volume_id: UUID) -> None:
-        """A volume that the guest has after all stays in the record."""
+        """After a failed attachment: remove the volume from the record, unless the guest has the volume after all."""
         try:
             if await self._plugged(record.vm_id, volume_id) is None:
                 await self._write(record)
@@ -179,7 +182,8 @@ class Volumes:
             log.error("volume.not_put_back", vm_id=str(record.vm_id), volume_id=str(volume_id), error=str(error))
 
     async def _until_unplugged(self, vm_id: UUID, volume_id: UUID, seconds: float) -> None:
-        """libvirt removes the device from the domain when QEMU reports that the guest has let go (DEVICE_DELETED)."""
+        """Wait until the device is gone. libvirt removes it from the domain when QEMU reports that the guest has
+        released it (DEVICE_DELETED)."""
         began, asked = trio.current_time(), -_ASK_AGAIN_SECONDS
         while (device := await self._plugged(vm_id, volume_id)) is not None:
             if (now := trio.current_time()) - began >= seconds:
@@ -205,7 +209,7 @@ class Volumes:
             log.info("volume.asked_again", vm_id=str(vm_id), error=error.message)
 
     async def _plugged(self, vm_id: UUID, volume_id: UUID) -> str | None:
-        """The volume's device in the running guest; None if it has none, or does not run."""
+        """The volume's device in the running guest; None if the guest does not have it, or does not run."""
 
         def look(domain: Any) -> str:
             return str(domain.XMLDesc()) if domain.isActive() else "<domain/>"

@@ -4,8 +4,8 @@ An agent that answers proves nothing about the first boot: it may answer while W
 password that is set then is lost. So the last step of the image's first boot writes a file, `FIRST_BOOT`, a JSON object
 with `password` (docs/firmware.md): the password that the machine has set for itself, or null.
 
-Invariant: a guest's own text about a refusal is not passed on. It contains the password, and what is passed on is
-stored in journals and logs.
+Invariant: if the guest refuses something, its own text about it is not passed on. That text contains the password, and
+what is passed on is stored in journals and logs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Read(BaseModel):
 
 
 class _Closed(BaseModel):
-    """Nothing to say."""
+    """The answer to `guest-file-close`, which says nothing."""
 
 
 class _FirstBoot(BaseModel):
@@ -78,8 +78,8 @@ class WindowsGuests:
         return WindowsReport(vm_id=vm_id, booted=True, password=password)
 
     async def set_password(self, vm_id: UUID, account: str, password: str) -> None:
-        """Raises `HostError`: `conflict` while it is off, its agent is absent or it is no Windows, `timed_out` if the
-        agent fell silent, `host` if Windows refuses the password."""
+        """Raises `HostError`: `conflict` if the guest is off, its agent is absent or its system is not Windows,
+        `timed_out` if the agent fell silent, `host` if Windows refuses the password."""
         try:
             windows = await self._is_windows(vm_id)
         except LibvirtError as error:

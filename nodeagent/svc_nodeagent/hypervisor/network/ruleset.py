@@ -98,9 +98,10 @@ def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
 def standing_in(desired: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
     """Stand-in tables that filter as ours, present while ours replace earlier ones.
 
-    One transaction replaces them, but a packet passes the hooked chains of the old and of the new tables one after the
-    other. A table that is not of the generation that the packet finds is empty for it, so a packet between the two when
-    the generation changes would be judged by neither. (Guards need no stand-in: their chains drop by their policy.)"""
+    One transaction replaces our tables, but a packet passes the hooked chains of the old and of the new tables one
+    after the other, and each table has rules only in its own generation of the ruleset. If the generation changes while
+    a packet is between the two chains, neither of them would filter it. (Guards need no stand-in: their chains drop by
+    their policy.)"""
     other = _stand_in(naming)
     commands = _paths(other, bridged=bridged)
     for tap in desired:
@@ -208,7 +209,7 @@ def change(
     created: frozenset[str] = frozenset(),
     counted: Mapping[str, Mapping[Spoof, PacketCount]] | None = None,
 ) -> list[Json]:
-    """Commands that change our tables from `traces`, which they contain or may contain of a machine, to `desired`.
+    """Commands that change our tables from `traces`, what they contain or may contain of a machine, to `desired`.
 
     The taps of `desired` must exist; `created`: those that were just created. `counted`: initial values of a tap's
     counters."""

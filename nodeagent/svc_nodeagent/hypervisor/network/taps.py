@@ -60,7 +60,7 @@ async def seen_taps(naming: Naming) -> dict[str, SeenTap]:
 
 
 async def seen_of(devices: Iterable[str]) -> dict[str, SeenTap]:
-    """Those of `devices` that the host has. Costs the same however many others there are."""
+    """Those of `devices` that the host has. The cost does not depend on how many other taps there are."""
     found = {}
     for device in dict.fromkeys(devices):
         if not exists(device):
@@ -102,7 +102,7 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
 
 
 def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that remove what these taps carry and should not, and close the devices that are none of them."""
+    """Commands that remove what these taps carry and should not, and that close the taps which are not in the plans."""
     wanted = {tap.device: tap for tap in taps}
     commands = []
     for device, there in seen.items():
@@ -120,11 +120,11 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
 
 
 def plugs(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that plug taps into their bridge. A tap of a VLAN is down meanwhile: a port starts in the bridge's
-    default VLAN.
+    """Commands that plug taps into their bridge. A tap of a VLAN is down meanwhile, since a new port is in the bridge's
+    default VLAN at first.
 
-    A tap whose bridge has gone, or no longer separates VLANs, is plugged into none, so that it does not hold up
-    others."""
+    If a tap's bridge has gone, or no longer separates VLANs, the tap is plugged into no bridge, so that it does not
+    delay others."""
     commands = []
     for tap in taps:
         if _is_plugged_anew(tap, seen.get(tap.device)):
@@ -137,7 +137,7 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
     """Commands that give these taps what they should carry, and bring them up. Only after their rules are in place, and
     after they are plugged in.
 
-    What `seen` had is added again if the removal of an address may have removed it too."""
+    Routes and addresses that were in `seen` are added again if the removal of an address may have removed them too."""
     commands = []
     for tap in taps:
         device, there = tap.device, seen.get(tap.device)
@@ -231,7 +231,8 @@ def filters_vlans(bridge: str) -> bool:
 
 
 def is_unplugged(tap: TapPlan) -> bool:
-    """The tap and its bridge exist, and the tap is no port of it: the bridge went away and came back."""
+    """Whether the tap and its bridge exist, and the tap is no port of the bridge: the bridge went away and came
+    back."""
     if tap.bridge is None or not _can_be_plugged(tap) or not exists(tap.device):
         return False
     return not (_CLASS / tap.bridge / "brif" / tap.device).exists()
@@ -246,8 +247,8 @@ def forwards() -> bool:
 
 
 def forward(*, ipv6: bool) -> None:
-    """Let this host route for its guests. An uplink that learns its own IPv6 route from a router continues to, which
-    forwarding would otherwise end (Linux: Documentation/networking/ip-sysctl, accept_ra)."""
+    """Let this host route for its guests. An uplink that learns its own IPv6 route from a router continues to learn it,
+    although forwarding would normally end that (Linux: Documentation/networking/ip-sysctl, accept_ra)."""
     if not forwards():
         _set("ipv4/ip_forward", "1")
     everywhere = _SETTINGS / "ipv6/conf/all/forwarding"
@@ -260,7 +261,8 @@ def forward(*, ipv6: bool) -> None:
 
 
 def _can_be_plugged(tap: TapPlan) -> bool:
-    """A NIC of a VLAN must not be plugged into a bridge where it would be in everybody's."""
+    """Whether the NIC can be plugged in: a NIC of a VLAN must not be plugged into a bridge that does not separate
+    VLANs."""
     if tap.bridge is None or not is_bridge(tap.bridge):
         return False
     return tap.nic.vlan is None or filters_vlans(tap.bridge)
