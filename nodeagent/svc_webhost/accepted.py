@@ -99,7 +99,8 @@ def is_setting(name: str, value: int | bool | str) -> bool:
 
 
 def _fits(pattern: str, longest: int, text: str) -> bool:
-    """As pydantic matches: `$` is the end of the text, and a number that is not a digit (²) is not a letter."""
+    """Whether the text matches as pydantic matches: `$` is only the end of the text, and a digit-like character that is
+    not a digit (²) is not a letter."""
     if len(text) > longest or text.endswith("\n"):
         return False
     return re.match(pattern, text) is not None and not any(category(letter) == "No" for letter in text)

@@ -86,7 +86,7 @@ class SiteAccount:
 
     @property
     def uid(self) -> int:
-        """Also the id of its group."""
+        """The account's user id, which is also its group's id."""
         return FIRST_UID + self.number
 
 
@@ -98,11 +98,11 @@ class Accounts(Protocol):
         ...
 
     async def wrong_rights(self, account: SiteAccount, niceness: int) -> list[WrongRights]:
-        """Owners and modes of its home and files that break the site, and a missing user."""
+        """Owners and modes of the account's home and files that break the site, and a missing user."""
         ...
 
     async def mend_rights(self, account: SiteAccount) -> None:
-        """Repair owners and modes of its files; `make` does so for its folders."""
+        """Repair owners and modes of the account's files; `make` repairs those of its folders."""
         ...
 
     async def end_processes(self, account: SiteAccount) -> None:
@@ -110,7 +110,8 @@ class Accounts(Protocol):
         ...
 
     async def remove(self, account: SiteAccount) -> None:
-        """Remove everything of it from this server: processes, the files in its home and logs, user and group."""
+        """Remove everything of the account from this server: processes, the files in its home and logs, user and
+        group."""
         ...
 
 
@@ -219,12 +220,12 @@ def _missing_user(account: SiteAccount) -> Iterator[WrongRights]:
 
 
 def _web_server() -> int:
-    """The id of its group."""
+    """The id of the web server's group."""
     return grp.getgrnam(WEB_SERVER_GROUP).gr_gid
 
 
 def _remove_user(account: SiteAccount) -> None:
-    """userdel removes the group as well if it has no other members."""
+    """Remove the user. userdel also removes the group if it has no other members."""
     _program("userdel", account.name, accepted=(0, _NO_SUCH_NAME))
     _program("groupdel", account.name, accepted=(0, _NO_SUCH_NAME))
 
@@ -297,7 +298,7 @@ def _write(folder: int, name: str, content: bytes, uid: int) -> None:
 
 
 def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
-    """No process of the account is left that could add files meanwhile."""
+    """Remove the account's files. No process of the account is left that could add files meanwhile."""
     for folder in (folders.sites / account.name, folders.site_logs / account.name):
         remove_tree(folder)
     for pipe in folders.log_pipes.glob(f"{account.name}.*"):
@@ -318,8 +319,9 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
 
 
 def _end_processes(uid: int) -> None:
-    """If a process of the user asks, the kernel kills all that the user may signal in one pass that no fork escapes.
-    The next pass catches processes that start during it. Raises `AccountError`."""
+    """The user's processes are killed by a process of the same user: with one call, the kernel kills everything that
+    the user may signal, in one pass that no fork escapes. Processes that start during a pass are killed in the next
+    one. Raises `AccountError`."""
     deadline = time.monotonic() + _KILL_SECONDS
     while found := list(_processes_of(uid)):
         if time.monotonic() > deadline:
@@ -340,8 +342,8 @@ def _end_processes(uid: int) -> None:
 
 
 def _kill(pid: int, uid: int) -> None:
-    """As root: a set-uid program of the user's that another account runs can keep nothing of the user but the effective
-    id, and then the user may not signal it."""
+    """Kill the process as root. If another account runs a set-uid program of the user's, that process can give up every
+    id of the user except the effective one, and then the user may not signal it."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -360,8 +362,8 @@ def _processes_of(uid: int) -> Iterator[int]:
 
 
 def _runs_as(pid: int, uid: int) -> bool:
-    """Whether any of its user ids (real, effective, saved, of the file system) is `uid`. An ended process that waits
-    for its parent does not count."""
+    """Whether any of the process's user ids (real, effective, saved, of the file system) is `uid`. An ended process
+    that waits for its parent does not count."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -12,7 +12,8 @@ them."""
 
 
 def public_addresses() -> tuple[IPv4Address | IPv6Address, ...]:
-    """At most one per family. None for a server behind NAT, whose own address is of no use to anybody."""
+    """The public addresses, at most one per family. For a server behind NAT there are none: its own address cannot be
+    reached from outside."""
     found = []
     for family, far in _FAR:
         try:

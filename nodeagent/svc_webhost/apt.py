@@ -39,7 +39,7 @@ async def configure_rest(run: RunProgram, seconds: float) -> None:
 
 
 async def run_unlocked(run: RunProgram, command: Sequence[str], seconds: float) -> None:
-    """For dpkg, and for apt's lists, which do not wait for the lock themselves."""
+    """Run a program once the lock is free: for dpkg, and for apt's lists, which do not wait for the lock themselves."""
     for left in reversed(range(_TRIES)):
         try:
             await run(command, seconds=seconds, environment=QUIET)

@@ -71,7 +71,8 @@ class CertificateFiles:
                 remove_tree(own, ignore_errors=True)
 
     def forget_old(self, number: int, served: str) -> None:
-        """Call it once the certificate `served` is served: removes all but it and the newest of the others."""
+        """Call this once the certificate `served` is served: removes all certificates except this one and the newest of
+        the others."""
         own = self._folder / f"s{number}"
         others = (path for path in own.iterdir() if path.name != served)
         for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:

@@ -39,7 +39,8 @@ class Section:
 
     @cached_property
     def skipped_today(self) -> bool:
-        """It is for Apache 2.2 and before, as `<IfModule !mod_authz_core.c>` and `<IfVersion < 2.4>`."""
+        """Whether the section is for Apache 2.2 and before, as `<IfModule !mod_authz_core.c>` and `<IfVersion < 2.4>`
+        are."""
         return self.module == "!mod_authz_core.c" or (
             self.name == "ifversion" and _BEFORE_2_4.fullmatch(self.argument) is not None
         )
@@ -101,7 +102,7 @@ def parse(text: str) -> list[Directive]:
 
 
 def _opened(logical: str) -> tuple[Section, bool] | None:
-    """The section that the line opens, and whether Apache knows it; None: the line opens none."""
+    """The section that the line opens, and whether Apache knows such sections; None if the line opens no section."""
     opens = _OPENS.match(logical)
     if opens is None or not logical.endswith(">"):
         return None
@@ -144,12 +145,13 @@ class Lines:
 
 
 def narrowing(directive: Directive) -> tuple[str, ...]:
-    """The names of the surrounding sections that limit what it applies to, other than by server."""
+    """The names of those surrounding sections that limit what the directive applies to; sections that depend only on
+    the server are left out."""
     return tuple(section.name for section in directive.sections if section.name not in _TRANSPARENT)
 
 
 def modules(directive: Directive) -> tuple[str, ...]:
-    """The modules that it requires, as `mod_x.c`; with `!` before it, the module must be absent."""
+    """The modules that the directive requires, as `mod_x.c`; with `!` before it, the module must be absent."""
     return tuple(section.module for section in directive.sections if section.module is not None)
 
 

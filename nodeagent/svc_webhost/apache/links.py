@@ -15,7 +15,7 @@ _PUBLIC = PurePosixPath("public")
 
 
 class Link(NamedTuple):
-    """`leads`: the folder."""
+    """`leads`: the folder that the link leads to."""
 
     path: PurePosixPath
     leads: PurePosixPath
@@ -46,12 +46,12 @@ def reachable(links: Iterable[tuple[str, str]]) -> list[Link]:
 
 
 def _key(path: PurePosixPath) -> str:
-    """The path itself, and everything below it, has this prefix."""
+    """The prefix that all paths below this one have, and this path itself with a slash at its end."""
     return f"{path}/" if path.parts else ""
 
 
 def _next(after: list[int], place: int) -> int:
-    """The first place from this one on that was not taken; shortens the path there for the next call."""
+    """The first free place from this one on; shortens the way to it for the next call."""
     end = place
     while after[end] != end:
         end = after[end]
@@ -67,8 +67,8 @@ class Ways:
         self._links = [(_key(link.path), _key(link.leads)) for link in links]
 
     def around(self, folder: PurePosixPath) -> str | None:
-        """A link from elsewhere into the folder, or one from anywhere to the folder or an ancestor: through it the
-        folder's content has another address."""
+        """A link from elsewhere into the folder, or a link from anywhere to the folder itself or one of its ancestors:
+        through such a link the folder's content has another address."""
         here = _key(folder)
         for path, leads in self._links:
             if here.startswith(leads) or (leads.startswith(here) and not path.startswith(here)):

@@ -33,7 +33,7 @@ _SLOW: Final = re.compile(r"\$2[aby]\$[0-9]{2}\$[./0-9A-Za-z]{53}|\$[56]\$rounds
 
 
 class NoPasswordsError(ValueError):
-    """Nothing in it can be taken over; the message says why."""
+    """Nothing in the password file can be taken over; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PasswordFile:
 
 
 def read_passwords(content: bytes) -> PasswordFile:
-    """As Apache reads it: the first line of a login counts. Raises `NoPasswordsError`."""
+    """Read a password file as Apache does: the first line of a login counts. Raises `NoPasswordsError`."""
     if len(content) > MOST_BYTES:
         raise NoPasswordsError(f"it has more than {MOST_BYTES:,} bytes")
     lines = content.decode(errors="replace").split("\n")

@@ -30,7 +30,7 @@ class Build(StrEnum):
 
     @property
     def program(self) -> Path | None:
-        """Which the server may have or not."""
+        """The program that the build needs, which the server may not have."""
         match self:
             case Build.NONE:
                 return None
@@ -48,7 +48,7 @@ class Build(StrEnum):
 
 
 def build_commands(build: Build, script: str | None, folder: Path) -> tuple[tuple[str, ...], ...]:
-    """`folder`: that of the application. `script` matches `SCRIPT`, and is npm's."""
+    """`folder`: the application's. `script` matches `SCRIPT`, and is for npm only."""
     if build is Build.NPM:
         return ((_NPM, "ci"), *(((_NPM, "run", script),) if script is not None else ()))
     if build is Build.PIP:
@@ -76,5 +76,5 @@ def build_environment(home: Path, folder: Path) -> dict[str, str]:
 
 
 def _uv() -> Path:
-    """One of the panel's own packages, since Debian does not have it."""
+    """The path of uv. It is one of the panel's own packages, since Debian does not have it."""
     return Path(find_uv_bin())

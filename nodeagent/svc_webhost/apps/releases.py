@@ -44,7 +44,8 @@ _NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}([0-9]+)")
 
 
 class AppError(Exception):
-    """An application does not run as wanted; the message has its own output. The previous release still runs."""
+    """An application does not run as it should; the message has the application's own output. The previous release
+    still runs."""
 
 
 class AppServing(Protocol):
@@ -188,7 +189,7 @@ class AppReleases:
         write_variables(variables_file(self._folders, app.account, app.release), app.account, variables)
 
     async def _problem(self, app: App) -> str | None:
-        """None once it answers its probe."""
+        """Why the release does not answer its probe; None once it does."""
         problem: str | None = f"It did not answer {app.health_path} within {ANSWERS_WITHIN:.0f} seconds."
 
         async def watch() -> None:
@@ -217,7 +218,7 @@ class AppReleases:
 
 
 async def _status_of(socket: Path, app: App) -> int:
-    """The status of its probe's answer, however long that takes."""
+    """The HTTP status of the release's answer to its probe, however long the answer takes."""
     head = f"Host: {app.domain}\r\nUser-Agent: Service-Probe/1\r\nConnection: close\r\n\r\n"
     request = f"GET {app.health_path} HTTP/1.1\r\n{head}".encode()
     while True:
@@ -239,7 +240,7 @@ async def _status_of(socket: Path, app: App) -> int:
 
 
 def _link(target: Path, link: Path) -> None:
-    """In one step, whatever was there."""
+    """Set the link in one step, whatever was there before."""
     new = link.with_suffix(".new")
     new.unlink(missing_ok=True)
     new.symlink_to(target.name)
@@ -251,7 +252,7 @@ def _size(log: Path) -> int:
 
 
 def _said(log: Path, before: int) -> str:
-    """The last lines that it has written since its log had so many bytes."""
+    """The last lines that the release has written since its log had so many bytes."""
     try:
         with log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -81,7 +81,7 @@ class Repository:
         return SshRepository(host.lower(), SSH_PORT, user, path)
 
     async def addresses(self, outbound: Outbound) -> Sequence[str]:
-        """Where git may connect to. Raises `RepositoryRefused`."""
+        """The addresses to which git may connect. Raises `RepositoryRefused`."""
         host, port = self._server
         try:
             return await outbound.addresses(host, port)
@@ -145,7 +145,7 @@ def _by_ssh(speaks_to: int) -> dict[str, str]:
 
 
 def _settings(way: Mapping[str, str]) -> dict[str, str]:
-    """The environment that gives git these settings, and those of every repository."""
+    """The environment that gives git these settings, and the settings that apply to every repository."""
     settings = {
         "protocol.allow": "never",
         "credential.helper": "",
@@ -169,5 +169,5 @@ def _setting(position: int, name: str, value: str) -> dict[str, str]:
 
 
 def is_commit(text: str) -> bool:
-    """Whether it is the name of a commit, by SHA-1 or SHA-256."""
+    """Whether the text is the name of a commit, by SHA-1 or SHA-256."""
     return re.fullmatch(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", text) is not None

@@ -20,7 +20,8 @@ def variables_file(folders: HostFolders, account: SiteAccount, release: int) -> 
 
 
 def write_variables(path: Path, account: SiteAccount, values: Mapping[str, str]) -> None:
-    """Written completely or not at all. The folder is root's, so no account can place anything in the way."""
+    """Write the file completely or not at all. The folder is root's, so no account can put a link or another file
+    there."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)

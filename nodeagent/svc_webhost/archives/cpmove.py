@@ -125,8 +125,8 @@ def _sites(
 
 
 def _without_services(zone: FoundZone, sites: list[FoundSite]) -> FoundZone:
-    """cPanel adds names of its own services to each domain and subdomain: they are left out, and named once. Names of
-    a site, and those that another record leads to, stay."""
+    """cPanel adds names of its own services to each domain and subdomain: these are left out, and mentioned once. Names
+    of a site, and names that another record refers to, stay."""
     needed = {record.data.get("target") or record.data.get("exchange") for record in zone.records if not _own(record)}
     needed |= {name for site in sites for name in (site.domain, *site.aliases)}
     records, services = [], set()
@@ -144,7 +144,7 @@ def _without_services(zone: FoundZone, sites: list[FoundSite]) -> FoundZone:
 
 
 def _own(record: FoundRecord) -> bool:
-    """Whether cPanel has added it: a customer may have given one of the names to another server."""
+    """Whether cPanel has added the name: a customer may have pointed a name like this to another server."""
     found = _SERVICE.fullmatch(record.name)
     if found is None:
         return False
@@ -161,7 +161,7 @@ def _own(record: FoundRecord) -> bool:
 
 
 def nest(sites: list[FoundSite]) -> None:
-    """Folders of sites inside other sites' folders belong to the inner site."""
+    """Where one site's folder lies inside another site's folder, it belongs to the inner site."""
     for site in sites:
         site.without = sorted(
             {other.root for other in sites if other is not site and other.root.startswith(f"{site.root}/")}

@@ -70,7 +70,7 @@ def read_crontab(text: str) -> Iterator[FoundTask]:
 
 
 def typed(task: FoundTask, sites: Sequence[FoundSite]) -> Task:
-    """Raises `NoTaskError`."""
+    """The task that the line stands for. Raises `NoTaskError`."""
     if len(task.cron.split()) != 5:
         raise NoTaskError("its times are none of five fields" if task.cron else "it has no times")
     if len(task.command) > _LONGEST:

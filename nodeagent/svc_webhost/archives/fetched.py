@@ -36,7 +36,8 @@ def dump_path(database: str) -> str:
 
 
 def named_passwords(said: str, folders: Sequence[str]) -> list[str]:
-    """Password files below the home there that the .htaccess lines name, except those inside the folders."""
+    """The password files that the .htaccess lines name and that lie below the account's home on the other host, except
+    those inside the folders, which are fetched anyway."""
     home, found = "", list[str]()
     for line in said.split("\n"):
         if line.startswith(HOME) and not home:
@@ -79,7 +80,7 @@ def read(survey: Survey) -> Account | None:
 
 
 def _php(said: str) -> tuple[str | None, list[str]]:
-    """Ignores other output of a login shell."""
+    """PHP's version and extensions in the answer. Any other output, of a login shell, is ignored."""
     for line in said.splitlines():
         try:
             version, names = json.loads(line)

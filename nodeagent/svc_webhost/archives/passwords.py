@@ -45,7 +45,7 @@ class Sought:
     problem: str | None
 
     def resolve(self, contents: Mapping[str, bytes]) -> FoundPasswords:
-        """Resolve it with the contents of those files that are in the archive."""
+        """The passwords, once the contents of those `files` are known that are in the archive."""
         file = next((file for file in self.files if file in contents), None)
         found = FoundPasswords(self.site, self.path, self.named, file, problem=self.problem)
         if found.problem is not None or self.asked is None:

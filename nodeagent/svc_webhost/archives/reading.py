@@ -47,7 +47,8 @@ def read(survey: Survey) -> Account:
 
 
 def _bounded(account: Account) -> Account:
-    """Items beyond what a customer's account can have are left out, and named."""
+    """The survey's items up to what a customer's account can have; items beyond that are left out, and a note says
+    so."""
     for kind, found in ((Kind.SITE, account.sites), (Kind.DATABASE, account.databases), (Kind.DNS, account.zones)):
         if len(found) > _MOST:
             account.leave(kind, f"{len(found) - _MOST} more", f"at most {_MOST} are imported at once")
@@ -67,8 +68,8 @@ _PACKED: Final = (".tar", ".tar.gz", ".tar.zst")
 
 
 def nested(path: str) -> bool:
-    """Whether this is an archive within the archive, to be read as a folder: one of the format's, not one of a site's
-    files."""
+    """Whether this is an archive within the archive that is to be read as a folder: a part of the format, and not one
+    of a site's files."""
     folder, _, name = path.rpartition("/")
     if any(mark in name for mark in _OF_PLESK) and name.endswith((*_PACKED, ".tgz", ".tzst")):
         return True

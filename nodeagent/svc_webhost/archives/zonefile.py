@@ -71,7 +71,7 @@ def read_zone(name: str, text: str) -> FoundZone:
 
 
 def _leave(zone: FoundZone, seen: set[tuple[str, str]], name: str, reason: str) -> None:
-    """Name it once."""
+    """Leave a record out, and mention it once."""
     left = name[:_LONGEST_NAME], reason
     if left not in seen:
         seen.add(left)
@@ -104,7 +104,7 @@ def _add(
 
 
 def _data(kind: str, words: list[str], origin: str) -> dict[str, Any] | None:
-    """None for an unsupported type. Raises ValueError for data that the type does not have."""
+    """The record's data; None for an unsupported type. Raises ValueError for data that the type does not have."""
     match kind:
         case "A" | "AAAA":
             (address,) = words
@@ -163,7 +163,7 @@ def _entries(text: str) -> Iterator[tuple[bool, list[str]]]:
 
 
 def _plain(word: str) -> str:
-    """Without escapes, which stand for bytes: `\\195\\164` is one letter."""
+    """The word without escapes. An escape stands for a byte: `\\195\\164` is one letter."""
     if "\\" not in word:
         return word
 

@@ -152,8 +152,8 @@ def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
 
 def _check_directory(archive: BinaryIO) -> None:
     """`ZipFile` reads the whole directory and creates an object per entry before their number can be checked. For a
-    directory of more than 4 GiB or 65,535 entries the end record is not authoritative (zip64), so the check uses the
-    directory's start: the directory extends from there to the end of the file."""
+    directory of more than 4 GiB or 65,535 entries (zip64) the end record does not have the real numbers, so the check
+    uses only where the directory starts: it extends from there to the end of the file."""
     size = archive.seek(0, os.SEEK_END)
     tail_at = archive.seek(max(0, size - _ZIP_END.size - _ZIP_COMMENT))
     tail = archive.read()
@@ -184,7 +184,7 @@ def _zip_content(
 
 
 def _zip_time(info: zipfile.ZipInfo) -> int:
-    """Seconds since 1970. A zip file does not name its time zone: taken as UTC."""
+    """The member's time, in seconds since 1970. A zip file does not name its time zone, so UTC is assumed."""
     year, month, day, hour, minute, second = info.date_time
     days_before = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
     leap = 1 if month > 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 0
@@ -255,7 +255,7 @@ def _tar_member(
 
 
 def _block(stream: Stream, budget: Budget) -> bytes:
-    """The next header; empty at the archive's end, which is a block of zeros or the end of the file."""
+    """The next header; empty at the archive's end, which is either a block of zeros or the end of the file."""
     block = _exactly(stream, _TAR_BLOCK, budget, may_end=True)
     return b"" if block == bytes(_TAR_BLOCK) else block
 

@@ -78,7 +78,7 @@ def _pack_zip(tree: Tree, paths: list[str], archive: BinaryIO) -> None:
 
 
 def _zip_name(name: str) -> str:
-    """Names in a zip file are text."""
+    """The name as text, since names in a zip file are text."""
     return os.fsencode(name).decode(errors="replace")
 
 

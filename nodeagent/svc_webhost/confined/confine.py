@@ -32,7 +32,7 @@ class Identity:
 
 def confine(root: int, identity: Identity, *, without_landlock: bool) -> int:
     """Become `identity`, with access below the descriptor `root` alone. Returns the version of Landlock that enforces
-    it, 0 if the kernel has none and `without_landlock` permits that."""
+    this; 0 if the kernel has no Landlock and `without_landlock` permits that."""
     if identity.uid == 0 or identity.gid == 0:
         raise ConfinementError("files are never touched as root")
     for limit, most in _LIMITS.items():
@@ -53,5 +53,5 @@ def confine(root: int, identity: Identity, *, without_landlock: bool) -> int:
 
 
 def start_no_processes() -> None:
-    """Call it when all threads run: neither a thread nor a process can be started afterwards."""
+    """Call this when all threads run: neither a thread nor a process can be started afterwards."""
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

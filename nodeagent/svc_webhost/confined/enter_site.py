@@ -86,8 +86,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _say_into(pipe: str, uid: int) -> None:
-    """Opened for reading too: output waits while nobody reads, and ends no program. Owned by the account, so that the
-    program can open it again as /dev/stderr."""
+    """Send the program's output to this pipe. The pipe is opened for reading too: so if nobody reads, the program
+    waits, and is not killed (SIGPIPE). It belongs to the account, so that the program can open it again as
+    /dev/stderr."""
     with suppress(FileExistsError):
         os.mkfifo(pipe, 0o600)
     descriptor = os.open(pipe, os.O_RDWR | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
@@ -97,7 +98,8 @@ def _say_into(pipe: str, uid: int) -> None:
 
 
 def _see(wanted: dict[str, Any]) -> None:
-    """`home` is the account's, below `data`; of `data` only `shown` stays visible besides, read-only."""
+    """Hide the other sites. `home` is the account's, below `data`; except for it, only `shown` stays visible of `data`,
+    read-only."""
     _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC))
     # Mounts that are added on the server later appear here, but mounts made here do not appear on the server.
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)

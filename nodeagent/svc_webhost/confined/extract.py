@@ -76,7 +76,8 @@ def unpack(folder: int, of: Iterable[Member], room: Room) -> int:
 
 
 class _Folders:
-    """The folders being unpacked. Those on the path to the last one stay open: entries come folder by folder."""
+    """The folders being unpacked. The folders on the path of the last entry stay open, since entries come folder by
+    folder."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -113,7 +114,7 @@ class _Folders:
 
 
 def names_of(member: Member) -> list[bytes]:
-    """The parts of its name. Raises `FileError` for one that leads out."""
+    """The parts of an entry's name. Raises `FileError` for a name that leads out of the folder."""
     name = member.name
     names = [part for part in name.split(b"/") if part != b"."]
     while names and not names[-1]:
@@ -159,7 +160,7 @@ def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
 
 
 def _check_target(names: list[bytes], member: Member) -> None:
-    """Resolved from the link's own folder, no step may go above the unpacked folder."""
+    """Refuse a link that leads out: resolved from the link's own folder, no step may go above the unpacked folder."""
     target = member.target
     if not target or len(target) > MAX_TARGET or b"\0" in target or target.startswith(b"/"):
         raise _out(member)
@@ -171,7 +172,8 @@ def _check_target(names: list[bytes], member: Member) -> None:
 
 
 def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extract) -> None:
-    """The unpacked folder becomes the folder `to`, or its entries are moved into an existing one."""
+    """Put the unpacked folder in place: it becomes the folder `to`, or its entries are moved into `to` if that
+    exists."""
     if parts(request.to):
         above, name = tree.open_parent(request.to)
         with held(above), translate_errors(request.to):
@@ -189,7 +191,8 @@ def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extr
 
 
 def place_imported(tree: Tree, request: PlaceImported) -> dict[str, Any]:
-    """The document root comes last: its scripts find the folders next to it."""
+    """Put the folders of an imported site in place. The document root comes last, so that its scripts find the other
+    folders there."""
     replacing = Extract("", "", replace=True)
     with (
         held(tree.open_folder(request.staged)) as staged,
@@ -242,7 +245,8 @@ def _merge(source: int, target: int, request: Extract, path: str, step: _Step, b
 
 
 def _check(source: int, target: int, name: bytes, replace: bool) -> None:
-    """The first pass changes nothing: an error that would end the second ends this one."""
+    """What the first pass does with an entry: nothing. An error that would end the second pass half-way is raised in
+    the first one, before anything was moved."""
 
 
 def _move(source: int, target: int, name: bytes, replace: bool) -> None:

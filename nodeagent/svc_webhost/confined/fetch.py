@@ -76,7 +76,7 @@ def show_keys(order: dict[str, Any]) -> None:
 
 
 def fetch(order: dict[str, Any]) -> None:
-    """Raises FetchError; the data received until then is useless."""
+    """Fetch the site. Raises FetchError; the data received until then is useless."""
     with open(f"{order['folder']}/archive", "wb") as archive:
         coming = _Coming(archive, order)
         coming.entry(order["description"]["entry"], order["description"]["text"].encode())
@@ -123,7 +123,7 @@ class _Coming:
         self._archive.write(_header(name, len(content)) + content + b"\0" * (-len(content) % _RECORD))
 
     def has_a_shell(self) -> bool:
-        """Whether the account may run commands there. Raises FetchError if it may not sign in."""
+        """Whether the account may run commands on the other host. Raises FetchError if it may not sign in."""
         status, answer = self._ask(f"echo {_ECHO}")
         said = _said()
         if status == other_host.FAILED and not any(words in line for line in said for words in _NO_SHELL):
@@ -136,8 +136,8 @@ class _Coming:
         return answer if status == 0 else b""
 
     def _ask(self, command: str) -> tuple[int | None, bytes]:
-        """Its exit status, None if it takes too long, and its output. Files here are in memory, whose size is
-        limited."""
+        """The command's exit status (None if it takes too long) and its output. The files used here are in memory,
+        whose size is limited."""
         with open(_ANSWER, "w+b") as answer, open(_SAID, "wb") as said:
             process = subprocess.Popen(
                 [*other_host.ssh(self._order), command],

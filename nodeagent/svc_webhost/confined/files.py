@@ -68,9 +68,10 @@ def entry(name: str, status: os.stat_result, target: str | None) -> dict[str, An
 
 
 def _entry_text(name: str, status: os.stat_result, target: str | None, own_uid: int) -> str:
-    """JSON in the form of the API, so that a long list is not converted again: `modified_at` in seconds since 1970,
-    `mode` octal. Bytes of a name that are not UTF-8 appear as U+FFFD, and `name_exact` is then false. It is assembled
-    from strings: dictionaries for a thousand files, and encoding them, take more than twice as long."""
+    """An entry as JSON in the form of the API, so that a long list need not be converted again: `modified_at` in
+    seconds since 1970, `mode` octal. Bytes of a name that are not UTF-8 appear as U+FFFD, and `name_exact` is then
+    false. The text is assembled from strings: dictionaries for a thousand files, and encoding them, take more than
+    twice as long."""
     shown = _shown(name)
     return (
         f'{{"name":{_quoted(shown)},"kind":"{_KINDS.get(stat.S_IFMT(status.st_mode), "other")}",'
@@ -86,7 +87,7 @@ def _shown(name: str) -> str:
 
 
 def version(status: os.stat_result) -> str:
-    """Changes whenever the content may have: it identifies the file and its last change."""
+    """Identifies the file and its last change: it changes whenever the content may have changed."""
     text = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -118,7 +119,7 @@ def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]
 
 
 def _entry_of(folder: int, name: str) -> dict[str, Any] | None:
-    """None if it has just been removed."""
+    """The entry; None if it has just been removed."""
     with suppress(FileNotFoundError):
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         return entry(name, found, os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None)
@@ -185,14 +186,15 @@ def write_all(file: int, data: bytes | memoryview) -> None:
 
 
 def finish(file: int, mode: int) -> None:
-    """Prepare the file for its final name: its content is then on the disk."""
+    """Prepare the file for its final name: when this returns, its content is on the disk."""
     os.fchmod(file, mode)
     os.fsync(file)
 
 
 @contextmanager
 def written(tree: Tree, path: str) -> Iterator[tuple[int, int, bytes]]:
-    """A new file in the temporary folder: its descriptor, the folder's, and its name, which is free afterwards."""
+    """A new file in the temporary folder: its descriptor, the folder's descriptor, and its name. After the block
+    nothing has this name."""
     with tree.temporary() as temporary:
         name = b"write-" + secrets.token_hex(8).encode()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -233,9 +235,9 @@ def rename(tree: Tree, request: Rename) -> dict[str, Any]:
 
 
 def delete(tree: Tree, request: Delete) -> dict[str, Any]:
-    """Move all paths out of the site before any of it is removed: nobody sees half a tree. A path that does not exist
-    ends it before anything is touched. On a disk too full for the temporary folder they are removed in place, one by
-    one, which makes room."""
+    """Move all paths out of the site before any of it is removed: so nobody sees half a tree. If one of the paths does
+    not exist, nothing is deleted. If the disk is too full to create the temporary folder, they are removed in place,
+    one by one, which frees space."""
     gone: list[bytes] = []
     for path in request.paths:
         show(tree, Stat(path))
@@ -292,7 +294,8 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
 
 
 def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: int, room: Room) -> None:
-    """Links are copied as links. Pipes, sockets and devices have no content, and end the copy."""
+    """Copy a tree. Links are copied as links. Pipes, sockets and devices have no content to copy: they raise an
+    error."""
     if depth > MAX_DEPTH:
         raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
     with translate_errors(path):
@@ -317,7 +320,7 @@ def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: i
 
 
 def open_own(folder: int, name: bytes, path: str) -> int:
-    """Open a regular file of the site's own in `folder`, without following links."""
+    """Open a regular file in `folder` that belongs to the site's account, without following links."""
     with translate_errors(path):
         descriptor = kernel.open_beneath(folder, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=False)
     try:
@@ -329,8 +332,8 @@ def open_own(folder: int, name: bytes, path: str) -> int:
 
 
 def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
-    """A folder can change its parent only if it is writable for the caller, so a read-only one is made writable for
-    that moment."""
+    """Move a restored entry to its place. A folder can get another parent only if it is writable for the caller, so a
+    read-only one is made writable for that moment."""
     if _RESTORED.fullmatch(request.name) is None:
         raise FileError(Failed.INVALID, "That is nothing that was restored.")
     name, names = os.fsencode(request.name), parts(request.path)
@@ -364,9 +367,9 @@ def make_writable(folder: int, name: bytes) -> int | None:
 
 
 def sweep(tree: Tree, now: Callable[[], float] = time.time) -> None:
-    """Remove abandoned entries of the temporary folder. One that cannot be removed, for example one that the site's own
-    programs put there, must not keep the rest. On a full disk the folder may not exist, and then there is nothing in
-    it."""
+    """Remove abandoned entries of the temporary folder. If an entry cannot be removed, for example one that the site's
+    own programs have put there, the others are removed nevertheless. On a full disk the folder may not exist, and then
+    there is nothing in it."""
     if not _has_temporary(tree):
         return
     with tree.temporary() as temporary:

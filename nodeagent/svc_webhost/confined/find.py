@@ -78,13 +78,13 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> SearchR
 
 
 def beginning(tree: Tree, path: str, length: int) -> bytes:
-    """Raises `FileError`."""
+    """The start of a file. Raises `FileError`."""
     with held(tree.open_file(path)) as file, translate_errors(path):
         return os.pread(file, length, 0)
 
 
 def _linked(name: str, folder: int) -> tuple[int, int] | None:
-    """The folder that a link leads to; None: it is not a link, or its target cannot be seen."""
+    """The folder that a link leads to; None if it is not a link, or its target cannot be seen."""
     try:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return _identity(os.stat(name, dir_fd=folder))

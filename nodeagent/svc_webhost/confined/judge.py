@@ -132,7 +132,7 @@ def _indexes(folders: dict[str, list[str]] | None) -> dict[PurePosixPath, frozen
 
 
 def _passwords(tree: Tree, told: dict[str, dict[str, str]]) -> dict[str, PasswordFile | str]:
-    """Of each path that asked for one on the old host: those that came along, or why none can be had."""
+    """For each path that asked for a password on the old host: the passwords that came along, or why there are none."""
     return {path: _password_file(tree, each) for path, each in told.items()}
 
 

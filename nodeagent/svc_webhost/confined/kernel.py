@@ -65,8 +65,9 @@ def _checked(result: int) -> int:
 
 
 def open_beneath(folder: int, path: bytes, flags: int, mode: int = 0, *, follow: bool = True) -> int:
-    """Open `path` relative to the descriptor `folder`. However it is written, and whatever is swapped meanwhile, it
-    cannot leave that folder: OSError EXDEV. `follow` False: a link anywhere in it is ELOOP."""
+    """Open `path` relative to the descriptor `folder`. However the path is written, and whatever is swapped meanwhile,
+    it cannot lead out of that folder: OSError EXDEV. With `follow` False a link anywhere in the path is an OSError,
+    too: ELOOP."""
     how = _OpenHow(flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     if not follow:
         how.resolve |= RESOLVE_NO_SYMLINKS
@@ -97,7 +98,7 @@ def refuse_new_privileges() -> None:
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that this kernel has; 0 without."""
+    """The version of Landlock that this kernel has; 0 if it has none."""
     version: int = _libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _CREATE_RULESET_VERSION)
     return max(version, 0)
 

@@ -243,7 +243,8 @@ def _tar(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
 
 
 def _tar_within(stream: Peeking, budget: Budget, name: bytes) -> Iterator[Member]:
-    """A dump that is compressed by itself, without an archive, is a file with the name that it would have."""
+    """A dump that is compressed by itself, outside of an archive, counts as a file with the name that it would have
+    uncompressed."""
     if stream.peek(512)[257:262] == b"ustar":
         yield from tar_members(stream, budget)
         return

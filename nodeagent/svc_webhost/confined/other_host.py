@@ -99,7 +99,7 @@ def _become(uid: int, gid: int, most: int) -> None:
 
 
 def _keep(order: Mapping[str, Any]) -> None:
-    """The credentials for the other host, in the home."""
+    """Put the credentials for the other host into the home."""
     _write(f"{HOME}/known_hosts", f"{_NAME} {order['host_key']}\n")
     if order["private_key"] is not None:
         _write(f"{HOME}/key", order["private_key"].rstrip("\n") + "\n")
@@ -115,7 +115,7 @@ def environment() -> dict[str, str]:
 
 
 def ssh(order: Mapping[str, Any]) -> list[str]:
-    """The command line of OpenSSH, without what to run there."""
+    """The command line of OpenSSH, without the command to run on the other host."""
     # StrictHostKeyChecking with an alias: the host's key must be the confirmed one, whatever the name or address.
     # UpdateHostKeys: the host may not add keys. Forwarding, agent and control sockets: the host gets no access to this
     # server. One prompt: sending the same wrong password again would only help to lock the account. If the host is
@@ -145,7 +145,8 @@ def ssh(order: Mapping[str, Any]) -> list[str]:
 
 
 def why_failed(status: int, said: Sequence[str], what: str) -> str:
-    """One sentence. `said`: what ssh, or the program on the other host, wrote as errors. `what`: what failed."""
+    """Why something failed, in one sentence. `said`: what ssh, or the program on the other host, wrote as errors.
+    `what`: what failed."""
     if status != FAILED:
         return f"{what}: {said[0] if said else f'exit status {status} there'}"
     whole = "\n".join(said).lower()

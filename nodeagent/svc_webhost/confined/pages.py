@@ -53,7 +53,7 @@ def words(body: bytes) -> Iterator[str]:
 
 
 def _shown(page: str) -> Iterator[tuple[int, int]]:
-    """Ranges of visible text. A tag without an end is text."""
+    """The ranges of visible text. A `<` that starts no complete tag is text."""
     begin, without_end = 0, set[str]()
     while (opens := _HIDDEN.search(page, begin)) is not None:
         yield begin, opens.start()

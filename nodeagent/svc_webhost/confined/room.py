@@ -17,14 +17,16 @@ _BLOCK: Final = 1 << 20
 
 
 class Room:
-    """`folder` is a descriptor on the disk that is written to; `most` bytes are left of the plan, None without one."""
+    """`folder` is a descriptor on the disk that is written to; `most`: how many bytes the plan still allows, None
+    without a plan."""
 
     def __init__(self, folder: int, most: int | None = None) -> None:
         self._folder = folder
         self._left = most
 
     def take(self, size: int) -> None:
-        """Call it before writing so many bytes. OSError EDQUOT if the plan, ENOSPC if the disk has no room."""
+        """Call this before writing so many bytes. OSError EDQUOT if the plan does not allow them, ENOSPC if the disk
+        has no room for them."""
         if self._left is not None:
             self._left -= size
             if self._left < 0:
@@ -58,7 +60,8 @@ def copy_content(source: int, target: int, room: Room) -> int:
 
 
 def _next(file: int, at: int, what: int) -> int | None:
-    """None if the file ends before."""
+    """Where the next data or the next hole (`what`) starts, from this place on; None if there is none before the file's
+    end."""
     try:
         return os.lseek(file, at, what)
     except OSError as error:

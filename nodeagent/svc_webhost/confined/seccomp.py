@@ -177,7 +177,8 @@ def _load(offset: int) -> Instruction:
 
 
 def _argument(index: int) -> Instruction:
-    """The lower half, which is all that the kernel uses of these: both machines are little-endian."""
+    """Load an argument's lower half: the kernel uses only this half of these arguments. It comes first, since both
+    machines are little-endian."""
     return _load(_ARGUMENTS + 8 * index)
 
 
@@ -190,7 +191,8 @@ def _fails(number: int) -> Instruction:
 
 
 def _when(jump: int, value: int, block: Block) -> Block:
-    """`block` ends with a return: the following code runs otherwise."""
+    """Run `block` under a condition. `block` ends with a return, so the code after it runs only if the condition does
+    not hold."""
     return [(jump, 0, len(block), value), *block]
 
 

@@ -63,7 +63,8 @@ _Answer = tuple[dict[str, Any], bytes]
 
 
 def serve(root: int, link: socket.socket, identity: Identity, *, without_landlock: bool) -> None:
-    """Confine this process and answer requests. First reports the version of Landlock, or why it will not serve."""
+    """Confine this process and answer requests. First reports the version of Landlock, or why the process refuses to
+    serve."""
     try:
         abi = confine(root, identity, without_landlock=without_landlock)
         tree = Tree(root)
@@ -127,7 +128,8 @@ def _alone(tree: Tree, request: FileRequest) -> AbstractContextManager[object]:
 
 @contextmanager
 def _parsing() -> Iterator[None]:
-    """SIGALRM, which has no handler, ends the process; the core reports that for all its requests."""
+    """Limit the time of parsing: SIGALRM, which has no handler, ends the process; the core reports that for all the
+    process's requests."""
     with _PARSING:
         signal.alarm(PARSING_SECONDS)
         try:

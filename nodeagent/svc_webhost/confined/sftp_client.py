@@ -212,7 +212,7 @@ class SftpClient:
 
 
 class _File:
-    """A file that is opened and read ahead while earlier ones are."""
+    """A file that is opened and read in advance, while earlier files are still being taken."""
 
     def __init__(self, client: SftpClient, entry: Entry) -> None:
         self._client = client

@@ -24,8 +24,9 @@ class TreeEntry(NamedTuple):
 
 
 def tree(client: SftpClient, folder: str) -> Iterator[TreeEntry]:
-    """Its folders, files and links, by their paths there after a dot, as `tar -C / .FOLDER` names them; entries that
-    vanish meanwhile are left out. Links are not followed. Raises FetchError for an unreadable entry."""
+    """The folder's subfolders, files and links, by their paths on the other host after a dot, as `tar -C / .FOLDER`
+    names them; entries that vanish meanwhile are left out. Links are not followed. Raises FetchError for an unreadable
+    entry."""
     path = os.fsencode(folder)
     try:
         waiting = [client.folder(path)]

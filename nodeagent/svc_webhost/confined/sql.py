@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def _confine(order: dict[str, Any]) -> int:
-    """Become the account; returns the file, opened by it."""
+    """Become the account; returns the file, which was opened as this account."""
     uid, gid = order["uid"], order["gid"]
     if uid == 0 or gid == 0:
         raise RefusedError("A dump is never run as root.")
@@ -116,7 +116,8 @@ def _site_file(root: int, path: str, uid: int) -> int:
 
 
 def _look(order: dict[str, Any], file: int) -> int:
-    """Read the file to its end. The size is that of the unpacked SQL, which the engine would get."""
+    """Read the file to its end. The returned size is that of the SQL after decompression, as the engine would get
+    it."""
     _lock(None)
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
@@ -165,7 +166,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
 
 
 def _lock(program: str | None) -> None:
-    """`program`: the only one that may be started."""
+    """`program`: the only program that may be started."""
     abi = kernel.landlock_abi()
     if abi < kernel.LOWEST_ABI:
         raise RefusedError(
@@ -208,9 +209,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
 
 
 def _mariadb(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """Removes the definers of views, triggers and routines, so that the owner of the database becomes it: only a
-    superuser may name somebody else. Applies to output of mariadb-dump alone, whose data lines never start so, as it
-    writes line breaks in data as \\n."""
+    """Removes the definers of views, triggers and routines, so that the owner of the database becomes their definer:
+    only a superuser may name somebody else. Applies only to output of mariadb-dump: a line of its data never starts
+    like such a statement, since it writes line breaks in data as \\n."""
     own, left_out = False, 0
     for number, (begins, piece) in enumerate(lines):
         if number < 2 and _OWN_DUMP.match(piece):
