@@ -60,5 +60,5 @@ def test_a_certificate_is_kept_for_a_name_that_only_it_has(
     current = Current(frozenset(has.split()), timedelta(days=days), LIFETIME, due=days <= 30)
 
     assert waits(current, wanted.split(), names.split(), failures) is expected
-    assert not waits(current, wanted.split(), names.split(), 2, asked=True)
+    assert not waits(current, wanted.split(), names.split(), 2, requested=True)
     assert not waits(None, wanted.split(), names.split(), failures)

@@ -366,7 +366,7 @@ class IssuedCertificate(Actor):
         entries = left_out.refused(left_out.read(row["left_out"]), refusals, now)
         names = left_out.ordered(row["names"], entries)
         current = _current(row, now)
-        if not names or left_out.waits(current, row["names"], names, row["failures"], asked=row["renewal_asked"]):
+        if not names or left_out.waits(current, row["names"], names, row["failures"], requested=row["renewal_asked"]):
             return False
         await tx.execute(
             """UPDATE acme_certificates SET due_at = now(), order_key = NULL, order_began = NULL, order_url = NULL

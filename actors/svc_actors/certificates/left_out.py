@@ -103,13 +103,13 @@ def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datet
 
 
 def waits(
-    current: Current | None, wanted: Iterable[str], names: Iterable[str], failures: int, *, asked: bool = False
+    current: Current | None, every_name: Iterable[str], names: Iterable[str], failures: int, *, requested: bool = False
 ) -> bool:
-    """Whether the current certificate is kept for now rather than replaced by one for `names` alone, of all wanted.
-    `asked`: somebody asked for another one, or it is of an authority that is no longer configured."""
+    """Whether the current certificate is kept for now rather than replaced by one for `names`, a part of `every_name`.
+    `requested`: somebody asked for another one, or it is of an authority that is no longer configured."""
     if current is None:
         return False
-    dropped, gained = (current.names & set(wanted)) - set(names), set(names) - current.names
+    dropped, gained = (current.names & set(every_name)) - set(names), set(names) - current.names
     if not dropped or current.left <= current.lifetime / PATIENT_UNTIL:
         return False
-    return not (gained or asked) or failures < _TRIES_BEFORE_OTHERS
+    return not (gained or requested) or failures < _TRIES_BEFORE_OTHERS
