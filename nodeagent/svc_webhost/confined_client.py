@@ -94,7 +94,7 @@ class _Helper:
 
     @property
     def idle_since(self) -> float:
-        """`math.inf` while it has requests."""
+        """Since when the helper has had no requests; `math.inf` while it has some."""
         return math.inf if self._waiting else self.used_at
 
     def end(self) -> None:
@@ -207,7 +207,8 @@ class ConfinedFiles:
     @classmethod
     @asynccontextmanager
     async def open(cls, *, without_landlock: bool = False) -> AsyncIterator[ConfinedFiles]:
-        """`without_landlock`: serve even if the kernel cannot confine helpers to their folder, with accounts alone."""
+        """`without_landlock`: serve even if the kernel cannot confine helpers to their folder; then only the accounts'
+        rights protect other files."""
         abi = kernel.landlock_abi()
         if abi < kernel.LOWEST_ABI:
             log.warning("files.landlock_missing", abi=abi, needed=kernel.LOWEST_ABI, served=without_landlock)
@@ -249,7 +250,7 @@ class ConfinedFiles:
 
     @property
     def sites(self) -> frozenset[SiteFolder]:
-        """Those that have a helper now."""
+        """The sites that have a helper now."""
         return frozenset(self._helpers)
 
     async def _helper(self, site: SiteFolder) -> _Helper:

@@ -29,7 +29,7 @@ class CryptError(Exception):
 
 
 async def hash_password(password: str) -> str:
-    """One at a time, since a hash takes memory."""
+    """Hash a password. One at a time, since a hash takes much memory."""
     return await trio.to_thread.run_sync(_hashed, password, limiter=_threads)
 
 

@@ -109,8 +109,8 @@ class ParentServers:
         return addresses[:_MOST_ASKED]
 
     async def _asked(self, address: str, domain: dns.name.Name) -> frozenset[str]:
-        """A parent refers to the servers in its authority section; one that also serves the domain has them in the
-        answer."""
+        """The name servers that a parent names. It names them in the authority section; a parent that also serves the
+        domain itself, in the answer."""
         question = dns.message.make_query(domain, dns.rdatatype.NS)
         question.flags &= ~dns.flags.RD
         answer, _ = await dns.asyncquery.udp_with_fallback(question, address, timeout=_ONE_ANSWER, port=self.port)

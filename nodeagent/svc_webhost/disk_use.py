@@ -13,8 +13,8 @@ _COMMAND: Final = ("/usr/bin/nice", "-n", "19", "/usr/bin/ionice", "-c", "3", "/
 
 
 async def disk_use(folder: Path) -> int | None:
-    """Bytes of all files below, hard links once and links not followed; None if that fails. Concurrent changes may
-    count or not."""
+    """Bytes of all files below, hard links once and links not followed; None if that fails. Changes made meanwhile may
+    be counted or not."""
     if not await trio.to_thread.run_sync(folder.is_dir):
         return None
     with trio.move_on_after(LONGEST_SECONDS):

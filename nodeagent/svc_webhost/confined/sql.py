@@ -228,7 +228,7 @@ def _mariadb(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
 
 
 def _postgresql(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """Drops pg_dump's own \\restrict and \\unrestrict: ours comes before them, and ends with the file."""
+    """Drops pg_dump's own \\restrict and \\unrestrict: ours comes before them, and applies to the file's end."""
     yield b"\\restrict " + secrets.token_hex(32).encode() + b"\n"
     header, closing = True, b""
     for begins, piece in lines:

@@ -65,7 +65,7 @@ class RowCounter:
             self._look(last=False)
 
     def finish(self) -> dict[str, int | None]:
-        """By table, in the order in which they came."""
+        """The numbers of rows by table, in the order in which the tables came."""
         self._look(last=True)
         return {} if self._odd else self._tables
 
@@ -79,7 +79,7 @@ class RowCounter:
         self._wanted = max(_LEAST, 2 * len(rest))
 
     def _statement(self, last: bool) -> bool:
-        """Go past the head of the next statement; False if more input is needed."""
+        """Skip the start of the next statement; False if more input is needed."""
         found = _STATEMENT.search(self._text, self._at)
         if found is None:
             line = max(self._text.rfind(b"\n") + 1, self._at)
@@ -108,7 +108,7 @@ class RowCounter:
         return True
 
     def _rows(self, last: bool) -> bool:
-        """Go past the complete rows; False if more input is needed."""
+        """Skip and count the complete rows; False if more input is needed."""
         assert self._filling is not None
         table, rows = self._filling, 0
         while (row := _ROW.match(self._text, self._at)) is not None:

@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def confine(uid: int, gid: int, root: int | None = None) -> None:
-    """Become the account, with access below the descriptor `root`, or to nothing."""
+    """Become the account, with access below the descriptor `root`, or to no file at all."""
     if uid == 0 or gid == 0:
         raise FileError(Failed.REFUSED, "An archive is never read as root.")
     Zstd.load()
@@ -116,8 +116,8 @@ def survey(archive: BinaryIO) -> Account:
 
 
 def _contents(archive: BinaryIO, wanted: set[str]) -> dict[str, bytes]:
-    """The starts of these files, if the archive has them. It is read a second time, since only now it is known which
-    files are needed."""
+    """The starts of these files, if the archive has them. The archive is read a second time, since it is known only now
+    which files are needed."""
     contents: dict[str, bytes] = {}
     if not wanted:
         return contents

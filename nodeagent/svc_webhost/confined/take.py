@@ -121,7 +121,8 @@ class _Taken:
 
 
 def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
-    """Only zstd: the program that loads a dump reads gzip, bzip2 and xz itself."""
+    """Decompress a dump if it is compressed by zstd: the program that loads the dump reads gzip, bzip2 and xz
+    itself."""
     stream = Peeking(Content(content))
     packed = stream.peek(4) == ZSTD
     whole = Zstd(stream) if packed else stream
@@ -132,7 +133,8 @@ def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
 
 
 def _into(tree: Tree, path: str, members: Iterator[Member]) -> int:
-    """Nobody else passes through the folder, above all not the web server. If it fails, nothing of it is left."""
+    """Create the folder to unpack into. Other accounts cannot pass through it, above all not the web server. If
+    unpacking fails, the folder is removed with its content."""
     *above, name = parts(path)
     for depth in range(len(above)):
         with (

@@ -94,7 +94,8 @@ def parts(path: str) -> list[bytes]:
 
 
 def is_foreign(status: os.stat_result) -> bool:
-    """A hard link to another account's file. Through it, that file would be shown or changed in the site's name."""
+    """Whether this is a hard link to another account's file. Through such a link, the site could make the service show
+    or change that file."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and status.st_uid != os.geteuid()
 
 
@@ -123,7 +124,7 @@ class Tree:
         return folder, names[-1]
 
     def open_file(self, path: str, flags: int = os.O_RDONLY) -> int:
-        """A regular file of the site's own."""
+        """A regular file that belongs to the site's account."""
         # Opening a pipe would wait for its other end, which a customer may never open. With O_NONBLOCK the pipe is
         # opened at once, and then refused because it is no regular file. The type is checked after the open, on the
         # descriptor, because the name could be exchanged in between.
@@ -148,7 +149,7 @@ class Tree:
             yield folder
 
     def move(self, path: str, to: str, *, replace: bool) -> None:
-        """By rename(2): at every moment it has one of the two names."""
+        """Move by rename(2): at every moment the entry has exactly one of the two names."""
         source, old = self.open_parent(path)
         with held(source):
             target, new = self.open_parent(to)
@@ -174,7 +175,8 @@ class Tree:
             remove(folder, name)
 
     def _movable(self, folder: int, name: bytes, path: str) -> None:
-        """Makes the site's own folder writable: rename(2) to another parent changes its "..", which needs that."""
+        """Makes a folder of the site writable: rename(2) to another parent changes the folder's "..", which requires
+        that."""
         with translate_errors(path):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
@@ -191,7 +193,8 @@ def check_file(status: os.stat_result, path: str) -> None:
 
 
 def set_mode(folder: int, name: bytes, mode: int) -> None:
-    """Set the mode of what `name` is, and never of the target of a link: Landlock does not restrict chmod(2)."""
+    """Set the mode of the entry `name` itself, and never of the target of a link: Landlock does not restrict
+    chmod(2)."""
     # Changed through /proc: fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2), which can avoid following links,
     # exists only from Linux 6.6 on.
     with held(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as descriptor:
@@ -201,8 +204,8 @@ def set_mode(folder: int, name: bytes, mode: int) -> None:
 
 
 def remove(folder: int, name: bytes) -> None:
-    """Remove a file, a link, or a folder with its content from `folder`. Links are never followed. At any depth of
-    folders, some `MAX_DEPTH` descriptors are held: a folder that lies deeper is first moved up into `folder`."""
+    """Remove a file, a link, or a folder with its content from `folder`. Links are never followed. However deep folders
+    lie, only some `MAX_DEPTH` descriptors are held: a folder that lies deeper is first moved up into `folder`."""
     left = [name]
     while left:
         _remove(folder, left.pop(), folder, left, 0)

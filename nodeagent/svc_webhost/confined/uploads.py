@@ -62,7 +62,7 @@ def write_part(tree: Tree, request: UploadWrite, payload: bytes) -> dict[str, An
 
 
 def verify(tree: Tree, request: UploadVerify) -> dict[str, Any]:
-    """`placed`: it is in the site already."""
+    """`placed`: the file is in the site already."""
     with tree.temporary() as temporary:
         try:
             file, placed = _open(temporary, request.upload, os.O_RDWR), False

@@ -23,11 +23,13 @@ class Connections:
     panel."""
 
     def of_user(self, *, of_site: int, of_customer: int) -> int:
-        """Of each user, given the numbers of users of its site and of its customer in the engine."""
+        """How many connections each user may have, given how many users its site and its customer have in the
+        engine."""
         return max(1, min(self.site // of_site, self.customer // of_customer))
 
     def is_shared(self, of_customer: int) -> bool:
-        """Whether a user of a customer with so many users gets less than the only user of a site otherwise would."""
+        """Whether a user gets fewer connections than the only user of a site, because its customer has so many
+        users."""
         return of_customer * self.site > self.customer
 
 

@@ -67,7 +67,7 @@ def is_of_site(user: str) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """Of a site's user or of a database's owner. `number`: the engine's id of the session."""
+    """A session of a site's user or of a database's owner. `number`: the engine's id of the session."""
 
     number: int
     user: str
@@ -80,7 +80,7 @@ class Session:
 
     @property
     def is_owner(self) -> bool:
-        """The panel itself works in this session: a dump or a load, say."""
+        """Whether the panel itself works in this session (for a dump or a load, say)."""
         return self.user.startswith("owner_")
 
 
@@ -88,8 +88,8 @@ def to_end(
     sessions: Collection[Session], site_most: int = SITE_BYTES, most: int = SHARE_BYTES * 3 // 4
 ) -> list[Session]:
     """Sessions to end: the largest ones of each site that is above `site_most`; then, while all together are above
-    `most`, the largest one of the largest site. Idle sessions, which give little, and those of the panel are ended
-    only when nothing else is left. An owner counts as a site by itself, and may have `OWNER_BYTES`."""
+    `most`, the largest one of the largest site. Idle sessions, whose end frees little, and the panel's own sessions are
+    ended only when no others are left. An owner counts as a site by itself, and may have `OWNER_BYTES`."""
     # Sessions of the largest site are ended first, and not simply the largest session: otherwise many small sessions of
     # one site could displace the only session of another.
     sites = defaultdict(list)
@@ -126,8 +126,9 @@ def _rank(session: Session) -> int:
 
 
 def most_in_group(sessions: Collection[Session], pid: int) -> int:
-    """The bytes that all sessions together may have: what they have now, less what the engine's control group has above
-    its limit without `RESERVE_BYTES`. If the group cannot be read, three quarters of the engine's share. Blocks."""
+    """The bytes that all sessions together may have: what they have now, minus what the engine's control group
+    uses above its limit less `RESERVE_BYTES`. If the group cannot be read, three quarters of the engine's share.
+    Blocks."""
     group = group_use(pid)
     if group is None:
         return SHARE_BYTES * 3 // 4
@@ -138,7 +139,8 @@ def most_in_group(sessions: Collection[Session], pid: int) -> int:
 
 
 def resident(pid_file: Path) -> tuple[int, int]:
-    """The process that the file names, and its anonymous memory in bytes; (0, 0) if none runs. Blocks."""
+    """The process that the pid file names, and its anonymous memory in bytes; (0, 0) if no such process runs.
+    Blocks."""
     try:
         pid = int(pid_file.read_text().split()[0])
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

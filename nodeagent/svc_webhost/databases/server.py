@@ -68,7 +68,7 @@ class DatabaseServer(Protocol):
 
     @property
     def exists(self) -> bool:
-        """Whether it was set up, and may hold databases."""
+        """Whether the engine was set up, and so may have databases."""
         ...
 
     def verifier(self, password: str) -> str:
@@ -76,34 +76,35 @@ class DatabaseServer(Protocol):
         ...
 
     async def ensure(self) -> None:
-        """Set it up and start it if needed; it then answers."""
+        """Set the engine up and start it if needed; when this returns, it answers."""
         ...
 
     async def stop(self) -> None:
-        """Stop it; its data stays. Raises `LauncherError`."""
+        """Stop the engine; its data stays. Raises `LauncherError`."""
         ...
 
     async def probe(self) -> None:
-        """Raises unless it answers now, and does not start it."""
+        """Raises if the engine does not answer now; does not start it."""
         ...
 
     async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
-        """End the sessions of sites that take more memory than allowed; returns them. Empty if it does not run."""
+        """End the sessions of sites that take more memory than allowed; returns them. Empty if the engine does not
+        run."""
         ...
 
     async def sessions(self) -> list[Session]:
-        """The open sessions of sites. Empty if it does not run."""
+        """The open sessions of sites. Empty if the engine does not run."""
         ...
 
     async def create_database(self, name: DatabaseName) -> None: ...
 
     async def empty_database(self, name: DatabaseName) -> None:
-        """Drop the content; users keep the right to connect. Call `grant` afterwards for their access to the
+        """Drop the content; users may still connect afterwards. Call `grant` then to give them access to the
         content."""
         ...
 
     async def drop_database(self, name: DatabaseName) -> None:
-        """Its owner is dropped with it, and connections are ended."""
+        """Drop the database with its owner. Open connections are ended."""
         ...
 
     async def create_user(self, name: UserName, verifier: str, connections: int) -> None:
@@ -131,7 +132,7 @@ class DatabaseServer(Protocol):
         ...
 
     async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
-        """Disk size of each in bytes; unknown ones are left out."""
+        """The size on disk of each of the databases in bytes; unknown databases are left out."""
         ...
 
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:

@@ -26,7 +26,7 @@ LOAD_SECONDS: Final = 5 * 3600.0
 
 
 def dump_command(file: Path, marker: str, *commands: tuple[str, ...]) -> tuple[str, ...]:
-    """The output of the commands, one after the other, is the dump."""
+    """The commands whose output, one after the other, is the dump."""
     words = [word for command in commands for word in (dump.THEN, *command)][1:]
     return (sys.executable, "-I", "-S", dump.__file__, str(file), marker, *words)
 
@@ -42,8 +42,8 @@ async def load_command(
     rows: bool = False,
 ) -> tuple[str, ...]:
     """`command` None: the file is only checked. Runs as the site's account in its view of the server: the site's other
-    programs can reach into this one, and find nothing there that they do not have. The view includes this code even if
-    it lies in somebody's home or in /tmp. Raises `DatabaseError`."""
+    programs can inspect this process, and find nothing there that they do not have themselves. The view includes this
+    code even if it lies in somebody's home or in /tmp. Raises `DatabaseError`."""
     site = source if isinstance(source, SiteFile) else None
     order = {
         "uid": account.uid,

@@ -41,7 +41,8 @@ _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
 
 
 def denied_by_section(directive: Directive, lines: Lines, situation: Situation) -> Opinion | None:
-    """For a line that denies everybody what its section is about; None for another line, or if no pattern says it."""
+    """The opinion on a line that denies everybody what its section is about; None for any other line, or if no pattern
+    can express the section."""
     patterns = _of_section(directive, situation)
     # A denied path has no exceptions. If a section of the file contains `Require all granted`, for example, the site
     # would also deny what that section opens.
@@ -55,7 +56,7 @@ def denied_by_section(directive: Directive, lines: Lines, situation: Situation) 
 
 
 def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
-    """For a rewrite rule that denies paths, which are relative to the file's folder."""
+    """The opinion on a rewrite rule that denies paths, which are relative to the file's folder."""
     written = _written_out(expression)
     base = "/".join(("", *situation.parts))
     patterns = [] if written is None else [_path_pattern(each, base) for each in written]
@@ -93,14 +94,14 @@ def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
 
 
 def _is_of_a_page(patterns: Sequence[str], base: str) -> bool:
-    """Whether a pattern denies an index page. For its folder, Apache then shows the next index page instead."""
+    """Whether a pattern denies an index page. If it does, Apache shows the folder's next index page instead."""
     likely = [pattern for pattern in patterns if _may_deny(pattern, base)]
     return any(is_denied(pattern, f"{base}/{page}") for pattern in likely for page in INDEXES)
 
 
 def _may_deny(pattern: str, base: str) -> bool:
-    """A cheap test that rules out nearly all patterns before a regular expression is compiled: the pattern's folder is
-    above the page, and the page's name contains the literal part of its name."""
+    """A cheap test that excludes nearly all patterns before a regular expression is compiled: whether the pattern's
+    folder is the page's or above it, and the page's name contains the literal part of the pattern's name."""
     folder, _, name = pattern.removesuffix("/").rpartition("/")
     beneath, name = folder.removesuffix("/**"), name.strip("*")
     return f"{base}/".startswith(f"{beneath}/") and any(name in f"{base}/{page}" for page in INDEXES)
@@ -138,13 +139,13 @@ def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
 
 
 def _opened_in_part(lines: Lines) -> bool:
-    """A section of the file opens something that another line of it may deny."""
+    """Whether a section of the file allows something that another line of the file may deny."""
     return lines.once("opened in part", lambda: any(narrowing(each) and _words(each) in _OPENING for each in lines))
 
 
 def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
-    """The patterns that the file denies on today's servers. A line for Apache 2.2 alone counts only if its patterns are
-    among them."""
+    """The patterns that the file denies on current servers. A line only for Apache 2.2 counts only if its patterns are
+    among these."""
 
     def find() -> Set[tuple[str, ...]]:
         found = set()
@@ -189,7 +190,8 @@ def _path_pattern(written: str, base: str) -> str | None:
 
 
 def _anchored(written: str) -> tuple[bool, bool, str]:
-    """Whether it is anchored at its start and at its end, and the text; empty if it is not one literal text."""
+    """Whether the expression is anchored at its start and at its end, and its text; the text is empty if the expression
+    is not one literal text."""
     begins, ends = written.startswith(_BEGIN), written.endswith(_END)
     text = written.removeprefix(_BEGIN).removesuffix(_END)
     if text.startswith(_ANYTHING):
@@ -200,7 +202,7 @@ def _anchored(written: str) -> tuple[bool, bool, str]:
 
 
 def _written_out(expression: str) -> list[str] | None:
-    """Every text that the expression stands for; None if they are too many, or not known."""
+    """Every text that the expression matches; None if they are too many, or not known."""
     if len(expression) > _LONGEST:
         return None
     tokens = list(_TOKEN.finditer(expression))
@@ -215,7 +217,7 @@ def _written_out(expression: str) -> list[str] | None:
 
 
 class _UnknownError(Exception):
-    """The expression stands for too many texts, or for texts that are not known."""
+    """The expression matches too many texts, or texts that are not known."""
 
 
 class _Expression:
@@ -235,7 +237,8 @@ class _Expression:
         return found
 
     def _alternatives(self, depth: int) -> list[str]:
-        """Up to the end of the group, whose `)` is then the next token, or of the expression."""
+        """The alternatives up to the end of the group, whose `)` is then the next token, or up to the end of the
+        expression."""
         if depth > _MOST_DEPTH:
             raise _UnknownError
         found, texts, letters = list[str](), [""], list[str]()
@@ -269,7 +272,7 @@ class _Expression:
 
 
 def _letters(token: re.Match[str]) -> list[str]:
-    """What it stands for: one of these."""
+    """The letters of which the token matches one."""
     if token[6]:
         return [letter.removeprefix("\\") if len(letter) > 1 else letter for letter in _CLASS.findall(token[6])]
     if token[1]:

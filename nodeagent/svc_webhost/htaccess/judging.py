@@ -139,7 +139,8 @@ def _opinion(directive: Directive, lines: Lines, situation: Situation) -> Opinio
 
 
 def _accepted(name: str, arguments: list[str]) -> bool:
-    """Whether Apache accepts the line. If not, it answers everything below with an error."""
+    """Whether Apache accepts the line. If it does not, it answers every request below the file's folder with an
+    error."""
     if name in _ON_OR_OFF:
         return arguments[:1] in (["on"], ["off"])
     # In Apache a comment cannot follow a directive on the same line: there "#" is an argument.
@@ -201,8 +202,8 @@ def _page_otherwise(
 
 
 def _access(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
-    """Require, Order, Allow, Deny and Satisfy: together, the lines of one section say who may come. So they share one
-    opinion."""
+    """Require, Order, Allow, Deny and Satisfy: together, the lines of one section say who has access. So all of them
+    get the same opinion."""
     return lines.once(("access", directive.sections), lambda: _access_of(directive, lines, situation))
 
 
@@ -342,7 +343,7 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
 
 
 def _no_php(situation: Situation) -> Opinion | None:
-    """In the uploads of WordPress nginx runs nothing, whatever the file says."""
+    """On a line that forbids PHP in the uploads of WordPress: nginx runs none there, whatever the file says."""
     # nginx denies by the address, so a link into the folder from elsewhere would run uploaded files.
     if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads") and situation.around is None:
         return same("nginx runs nothing that was uploaded.")

@@ -30,20 +30,21 @@ _HIDDEN: Final = re.compile(
 
 
 def only_dotfiles(expression: str) -> bool:
-    """It matches only names with a leading dot."""
+    """Whether the expression matches only names with a leading dot."""
     # Only if there is one alternative: `^\.ht|^secret` starts like an expression for hidden names, too.
     return _DOTFILES.match(expression) is not None and _alternatives(expression) == [expression]
 
 
 def only_hidden(expression: str) -> bool:
-    """It matches only paths with a name with a leading dot, other than those in /.well-known/."""
+    """Whether the expression matches only paths that contain a name with a leading dot, other than those in
+    /.well-known/."""
     shown = _WELL_KNOWN.sub(_SPARED, expression).replace("(?:", "(")
     alternatives = _alternatives(shown)
     return alternatives is not None and all(_HIDDEN.match(each) for each in alternatives)
 
 
 def only_hidden_from_top(expression: str) -> bool:
-    """The same for whole paths, which start with a slash: `/\\.git`."""
+    """As `only_hidden`, for whole paths, which start with a slash: `/\\.git`."""
     match = re.match(r"\^?/(?=\\\.)", expression)
     # Only if there is one alternative: in a further one, `/\.` could be the start of /.well-known/.
     if match is None or _alternatives(expression.replace("(?:", "(")) != [expression.replace("(?:", "(")]:
@@ -52,7 +53,7 @@ def only_hidden_from_top(expression: str) -> bool:
 
 
 def _alternatives(expression: str) -> list[str] | None:
-    """The alternatives at its top level; None if they are not known."""
+    """The alternatives at the expression's top level; None if they are not known."""
     if not _PLAIN.fullmatch(expression):
         return None
     found, depth, begun = list[str](), 0, 0

@@ -45,7 +45,8 @@ def redirect(directive: Directive, situation: Situation) -> Opinion:
 
 
 def redirect_match(directive: Directive, situation: Situation) -> Opinion:
-    """RedirectMatch, known for one path, and for hidden files that are not found."""
+    """RedirectMatch. Understood are expressions that match one path, and those for hidden files, which are answered
+    with 404."""
     if "!mod_rewrite.c" in modules(directive):
         return harmless("It takes the place of rewrite rules on a server that has none.")
     arguments = list(directive.arguments)
@@ -68,7 +69,7 @@ def rewritten(path: str, target: str, status: int, directive: Directive, situati
 
 
 def literal(expression: str) -> str | None:
-    """The only text that the expression matches; None if there are others, or it is not known."""
+    """The only text that the expression matches; None if it matches others too, or if that is not known."""
     match = _LITERAL.fullmatch(expression)
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1])
 

@@ -104,7 +104,7 @@ def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
 
 
 class _Rules:
-    """The rules of one file, in their order: a rule may end the processing before later ones."""
+    """The rules of one file, in their order: a rule may end the processing, so that later rules have no effect."""
 
     def __init__(self, situation: Situation, *, engine_on: bool) -> None:
         self._situation = situation
@@ -150,7 +150,7 @@ class _Rules:
         return blocks("nginx does not rewrite this. See whether the application, or a redirect of the site, can do it.")
 
     def _denied(self, rule: _Rule) -> Opinion:
-        """A rule that answers with an error. Conditions only make it deny less."""
+        """A rule that answers with an error. Its conditions are ignored: they only make it deny less."""
         if _is_for_trace(rule):
             return same("nginx refuses TRACE. TRACK is a method that only IIS knows.")
         if rule.target != "-" or not rule.flags <= {"f", "forbidden", "l", "last", "end", "nc"}:
@@ -277,7 +277,7 @@ class _Rules:
         return self._situation.names[wish.name]
 
     def _named(self, condition: tuple[str, ...]) -> list[str]:
-        """The site's other names that the condition is about; empty if they are not known."""
+        """Those of the site's other names that the condition matches; empty if they are not known."""
         tested, expected, *_ = condition
         names = self._situation.names
         if tested not in ("%{HTTP_HOST}", "%{SERVER_NAME}"):
@@ -320,13 +320,14 @@ def _flags(arguments: tuple[str, ...]) -> frozenset[str]:
 
 
 def _either(rule: _Rule) -> bool:
-    """All of its conditions are joined by OR."""
+    """Whether all conditions of the rule are joined by OR."""
     # The last condition's flag is ignored, because it joins the condition to nothing.
     return all(len(words) == 3 and "or" in words[2].lower().strip("[]").split(",") for words in rule.asked[:-1])
 
 
 def _is_not_itself(words: tuple[str, ...]) -> bool:
-    """Of a front controller: it spares itself, or icons that a browser asks for by itself."""
+    """Whether the condition of a front controller only excludes the front controller itself, or icons that browsers
+    request on their own."""
     if words == ("%{REQUEST_URI}", r"!^/(favicon\.ico|apple-touch-icon.*\.png)$", "[NC]"):
         return True
     known = (r"!^/index\.php", r"!^/index\.php$", "!=/favicon.ico", "!=/index.php")

@@ -70,14 +70,15 @@ class Situation:
 
     @cached_property
     def logins(self) -> frozenset[str] | None:
-        """The logins that get in at the folder; None: everybody."""
+        """The logins that may enter the folder; None: everybody may."""
         # The innermost protected path applies. All candidates are the folder or its parents, so the innermost is the
         # longest.
         around = self.protected.keys() & (self.within | {"/"})
         return self.protected[max(around, key=len)] if around else None
 
     def has(self, redirect: Redirected) -> bool:
-        """The site has the redirect. A redirect with everything below it includes that of the path itself."""
+        """Whether the site has the redirect. A redirect of a path with everything below it includes that of the path
+        itself."""
         # The last slash of a target is ignored: /new and /new/ count as the same place.
         place = (redirect.target.rstrip("/"), redirect.status)
         exactly = (*place, redirect.below, redirect.path.rstrip("/")) in self._redirected

@@ -98,7 +98,7 @@ def blocks(reason: str, *wishes: Wish) -> Opinion:
 
 
 def past(link: str) -> Opinion:
-    """For a line that keeps visitors from an address, where a link gives the files another address."""
+    """The opinion on a line that keeps visitors from an address, if a link gives the files another address."""
     # Apache reads the .htaccess file of the folder to which a link leads, but denied and protected paths of the panel
     # are addresses: the link's own address is not covered.
     return blocks(f"Visitors would come there by the link {link}, past it: remove the link, or give up what it keeps.")

@@ -48,7 +48,7 @@ class Process(NamedTuple):
             return
 
     def ended(self) -> str:
-        """Reap it and say how it ended."""
+        """Reap the process and say how it ended."""
         os.close(self.descriptor)
         try:
             _, status = os.waitpid(self.pid, os.WNOHANG)

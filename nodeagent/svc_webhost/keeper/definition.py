@@ -43,7 +43,7 @@ class Port(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """None: no limit."""
+    """The limits of a service. None: no limit."""
 
     cpu_percent: int | None
     memory_mib: int | None
@@ -141,7 +141,8 @@ def checked_name(given: object) -> str:
 
 
 def check(definition: Definition) -> None:
-    """Refuses a missing program, account or folder. Called before the old process is stopped, so that it goes on."""
+    """Refuses a missing program, account or folder. Called before the old process is stopped, so that the old process
+    continues if the new definition is refused."""
     program = definition.command[0]
     if not os.path.isfile(program) or not os.access(program, os.X_OK):
         raise RefusedError(f"{program} is not a program that can be executed.")

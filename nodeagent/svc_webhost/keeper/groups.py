@@ -88,7 +88,7 @@ class Group:
         return [] if self.session == 0 else [pid for pid in _all() if _session_of(pid) == self.session]
 
     def kill(self) -> None:
-        """SIGKILL to every process; `processes` says when they are gone."""
+        """Send SIGKILL to every process; whether they have ended is seen by `processes`."""
         for folder in self.folders:
             # From here on no process can fork: otherwise a fork bomb could be faster than the kills.
             if os.path.exists(f"{folder}/pids.max"):
@@ -137,7 +137,7 @@ class Hierarchies:
                         self._v1 |= dict.fromkeys(controllers.split(","), f"{folder}{path}")
 
     def group(self, definition: Definition) -> Group:
-        """Created, with the limits of the definition."""
+        """The control group, created if needed, with the limits of the definition."""
         group = Group()
         wanted = _by_controller(definition.limits)
         if definition.limit_group is not None:
@@ -162,8 +162,8 @@ class Hierarchies:
         return group
 
     def _within(self, definition: Definition, together: str, wanted: dict[str, int | None]) -> Group:
-        """Limited together with the other services of the group `together`. It is in every hierarchy, even without a
-        limit there: `limit` may set one later, while it runs."""
+        """The group `together`, whose limits apply to the service and others together. It is created in every
+        hierarchy, even without a limit there: `limit` may set one later, while the service runs."""
         group = Group()
         name = f"{_TOGETHER}/{together}/{definition.name}"
         legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
@@ -198,7 +198,8 @@ class Hierarchies:
         return missing
 
     def _sweep(self, but: str) -> None:
-        """Removes groups whose commands have ended. A service that ends removes that of its own limit group."""
+        """Removes the groups of commands that have ended. (When a service ends, its own limit group is removed at
+        once.)"""
         for together in [each for each in self._joined if each != but]:
             for folder in self._joined[together]:
                 # rmdir(2) also is the check: the kernel refuses it while a process is in the group.
@@ -301,7 +302,7 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, value: str) -> None:
-    """Into an existing file: without O_CREAT, a missing control file is an error."""
+    """Write into an existing file. Without O_CREAT, a missing control file is an error, and no new file is created."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode())

@@ -119,7 +119,7 @@ class Held:
             answer(self.status())
 
     def limit(self, group: str, limits: Limits) -> None:
-        """Takes the limits over into the definition. The process goes on; `Hierarchies` limits the group."""
+        """Records the limits in the definition. The process continues to run; `Hierarchies` limits its group."""
         if self.definition is None or self.definition.limit_group != group:
             return
         # `_runs` keeps the old limits. Nothing compares the two, so the process is not replaced because of a new limit.
@@ -144,7 +144,8 @@ class Held:
         }
 
     def adopt(self) -> None:
-        """Take over what an earlier keeper recorded: its process and sockets, or a start if it no longer runs."""
+        """Take over what an earlier keeper recorded: its process and sockets. If the process has ended, it is
+        started."""
         with open(self._path) as file:
             state = json.load(file)
         definition = self.definition = parse(state["definition"])
@@ -211,7 +212,8 @@ class Held:
             print(f"{when} {self.name}: {self._last_exit}; it is started again", file=sys.stderr, flush=True)
 
     def _begin_change(self) -> None:
-        """Move towards `definition`. In STOPPING and CLEARING the process ends already: `act` goes on from there."""
+        """Move towards `definition`. In STOPPING and CLEARING the process is already being ended: `act` continues from
+        there."""
         if self.phase == RUNNING:
             self._begin_stop()
         elif self.phase == RESTING:
@@ -274,7 +276,7 @@ class Held:
         self.phase, self.due = WAITING, math.inf
 
     def _demanded(self) -> None:
-        """Somebody connects, and waits."""
+        """Somebody connects to a socket of the service, and waits."""
         # Two sockets of one service may be ready in the same round of the selector: then the first call has woken the
         # service already.
         if self.phase == RESTING and self.definition is not None:
@@ -303,7 +305,7 @@ class Held:
         self.process.signal(self._runs.stop_signal)
 
     def _ended(self) -> None:
-        """Its process is a zombie, or gone if another keeper was its parent."""
+        """Called when the process has ended: it is a zombie, or gone if an earlier keeper was its parent."""
         assert self.process is not None, "what is not there does not end"
         self._asked = self.phase == STOPPING
         # Done before the process is reaped: until then its number, which is also the session's, cannot pass to another

@@ -112,7 +112,7 @@ Hexadecimal = Annotated[
 
 
 def _address_text(value: object) -> object:
-    """Without this, numbers would be accepted as addresses."""
+    """Require the usual text form of an address: otherwise numbers would be accepted as addresses."""
     if isinstance(value, int | bytes):
         raise ValueError("must be an address")
     return value
@@ -122,7 +122,7 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def rdata(self) -> dns.rdata.Rdata:
-        """As a zone has it. Every name in it is absolute."""
+        """The record's data as a zone file has it. Every name in it is absolute."""
         raise NotImplementedError
 
 

@@ -29,7 +29,8 @@ _QUOTES: Final = f"\"'\u2018\u2019{_CURLY}"
 
 @dataclass(frozen=True)
 class Issuer:
-    """Whom a CAA record allows to issue: the authority's domain, empty for nobody, and its own conditions."""
+    """Who may issue by a CAA record: the authority's domain (empty: nobody may), and the record's parameters for that
+    authority."""
 
     domain: str
     parameters: Mapping[str, str]
