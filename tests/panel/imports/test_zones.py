@@ -14,6 +14,7 @@ import pytest
 
 from svc_actors.panel.dns.records import NewRecord, RecordRow
 from svc_actors.panel.dns.restoring import change_of
+from svc_actors.panel.dns.rules import MOST_RECORDS
 from svc_actors.panel.imports.zones import ImportedZones, ZoneHere
 from svc_webhost.archives.model import FoundZone
 from svc_webhost.archives.zonefile import read_zone
@@ -240,6 +241,23 @@ def test_a_record_that_is_impossible_is_named_and_takes_no_other_with_it(text: s
 
     assert [name for name, _ in zone.left] == [left]
     assert set(lines(zone)) >= {f"{ZONE} A {SERVER}", f"a.{ZONE} A 192.0.2.1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Each of these records would need as many copies as the zone has others.
+        "".join(f"@ A 192.0.{number // 250}.{number % 250}\nalias{number} CNAME @\n" for number in range(900)),
+        "".join(f'* TXT "{number}"\n' for number in range(900)) + f"* A {OLD}\n",
+        "".join(f"@ A 192.0.{number // 250}.{number % 250}\n@ MX {number} site{number}\n" for number in range(900))
+        + "* CNAME @\n",
+    ],
+    ids=["aliases", "wildcard", "mail"],
+)
+def test_a_zone_that_would_grow_without_end_does_not(text: str) -> None:
+    zone = here(text, names=[ZONE, *(f"site{number}.{ZONE}" for number in range(900))])
+
+    assert len(zone.records) < 3 * MOST_RECORDS
 
 
 def test_records_are_restored_whatever_order_their_names_have() -> None:

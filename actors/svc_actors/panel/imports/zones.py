@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv6Address, ip_network
-from itertools import chain, count
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from itertools import chain, count, islice
 from typing import Final
 
 from pydantic import ValidationError
@@ -35,6 +35,10 @@ ADDRESSES: Final = (RecordType.A, RecordType.AAAA)
 _LEADING: Final = (*ADDRESSES, RecordType.CNAME)
 _LONGEST_CHAIN: Final = 8
 """Aliases in a row that are followed."""
+_MOST_ADDRESSES: Final = 32
+"""Of one name. Records that lead to it may each need a copy."""
+_MOST_TERMS: Final = 100
+"""Of an SPF record."""
 _NAMED: Final = 10
 
 
@@ -97,7 +101,8 @@ class Answers:
         return ()
 
     def addresses(self, name: str) -> list[NewRecord]:
-        return [each for each in self.behind(name) if each.type in ADDRESSES]
+        """Its A and AAAA records, or those behind its aliases."""
+        return list(islice((each for each in self.behind(name) if each.type in ADDRESSES), _MOST_ADDRESSES))
 
 
 class ImportedZones:
@@ -116,12 +121,12 @@ class ImportedZones:
             self._zones.setdefault(zone.name, _valid(zone))
         # Sites of an account lead to each other across its zones.
         self._before = Answers(chain.from_iterable(zone.records for zone in self._zones.values()))
-        self._names_of: dict[str, list[str]] = defaultdict(list)
+        self._names_of: dict[str, dict[str, None]] = defaultdict(dict)
         for name in sorted(self._names):
             above = name
             while above:
                 if above in self._zones:
-                    self._names_of[above].append(name)
+                    self._names_of[above][name] = None
                 above = above.partition(".")[2]
 
     def here(self, zone: str) -> ZoneHere:
@@ -153,10 +158,9 @@ class ImportedZones:
             elif not self._before.addresses(target):
                 changed.append(f"{record.name} is an alias of {target}, which leads to this server")
                 moved.append(record)
-            elif len(moved) > MOST_RECORDS:
+            elif len(moved) + len(stays := self._before.behind(target)) > MOST_RECORDS:
                 left.append((f"{record.name} CNAME", f"a zone has at most {MOST_RECORDS} records"))
             else:
-                stays = self._before.behind(target)
                 moved += [replace(each, name=record.name) for each in stays if each.type is not RecordType.NS]
                 staying[target].append(record.name)
         before, aliases = Answers(records), {record.name for record in moved if record.type is RecordType.CNAME}
@@ -164,6 +168,9 @@ class ImportedZones:
             there = before.at(name)
             leading = [each for each in there if each.type in _LEADING]
             if name in aliases or not leading:
+                continue
+            if not before.has(name) and len(moved) + len(there) > MOST_RECORDS:
+                left.append((name, f"a zone has at most {MOST_RECORDS} records"))
                 continue
             moved += [NewRecord(name, leading[0].ttl, data) for data in self._addresses]
             if not before.has(name):
@@ -178,7 +185,16 @@ class ImportedZones:
         self, zone: str, records: Sequence[NewRecord], changed: list[str], left: list[tuple[str, str]]
     ) -> list[NewRecord]:
         """With MX, SRV and NS records that lead to where they led, and to no alias."""
-        answers, made = Answers(records), []
+        answers = Answers(records)
+        made: list[NewRecord] = []
+        # Names that have the old addresses, by these.
+        mail, names = f"mail.{zone}", dict[frozenset[RecordData], str]()
+        if mail not in self._names:
+            names[frozenset(each.data for each in answers.at(mail) if each.type in ADDRESSES)] = mail
+        numbered = (f"mail-before-{number}.{zone}" for number in count(2))
+        free = (
+            name for name in chain([f"mail-before.{zone}"], numbered) if not (name in self._names or answers.has(name))
+        )
         retargeted: list[NewRecord] = []
         for record in records:
             target = target_of(record)
@@ -189,14 +205,15 @@ class ImportedZones:
             what = "mail" if record.type is RecordType.MX else f"{record.name} {record.type}"
             if end in self._names:
                 stays = self._before.addresses(target)
-                if not stays:
-                    changed.append(
-                        f"{what} goes to {target}, which leads to this server: the archive has no address of it"
-                    )
+                if not stays or len(records) + len(made) > MOST_RECORDS:
+                    changed.append(f"{what} goes to {target}, which leads to this server: give its address yourself")
                     retargeted.append(record)
                     continue
-                end, new = self._name_with(zone, stays, answers)
-                made += new
+                wanted = frozenset(each.data for each in stays)
+                if wanted not in names:
+                    names[wanted] = next(free)
+                    made += [replace(each, name=names[wanted]) for each in stays]
+                end = names[wanted]
                 changed.append(f"{what} goes to {end}, which has the address that {target} had")
             else:
                 changed.append(f"{what} goes to {end}, of which {target} is an alias")
@@ -210,48 +227,28 @@ class ImportedZones:
 
     def _unauthorised(self, zone: str, records: Sequence[NewRecord]) -> list[str]:
         """In words, the SPF records of sites that allow the old host's mail by nothing but the site's address."""
-        answers, found = Answers(records), []
+        answers, found = Answers(records), dict[str, str]()
         for record in records:
             terms = _spf_terms(record)
-            if record.name not in self._names_of[zone] or not {"a", f"a:{record.name}"}.intersection(terms):
+            if record.name in found or record.name not in self._names_of[zone]:
                 continue
-            exchanges = [each.data.exchange for each in answers.at(record.name) if isinstance(each.data, MxData)]
-            servers = [each.data for exchange in exchanges if "mx" in terms for each in answers.addresses(exchange)]
+            if not {"a", f"a:{record.name}"}.intersection(terms):
+                continue
+            allowed: set[IPv4Address | IPv6Address] = set()
+            if "mx" in terms:
+                there = [each.data.exchange for each in answers.at(record.name) if isinstance(each.data, MxData)]
+                allowed = {address for exchange in there for address in _of(answers.addresses(exchange))}
+            networks = [network for term in terms if (network := _network(term)) is not None]
             missing = [
-                f"ip{old.data.address.version}:{old.data.address}"
-                for old in self._before.addresses(record.name)
-                if isinstance(old.data, AData | AaaaData) and old.data not in servers
-                if not any(_allows(term, old.data.address) for term in terms)
+                f"ip{old.version}:{old}"
+                for old in _of(self._before.addresses(record.name))
+                if old not in allowed and not any(old in network for network in networks)
             ]
+            found[record.name] = ""
             if missing:
-                found.append(
-                    f"SPF of {record.name}: add {' '.join(missing)} if the old host goes on sending mail of it"
-                )
-        return found
-
-    def _name_with(self, zone: str, addresses: Sequence[NewRecord], answers: Answers) -> tuple[str, list[NewRecord]]:
-        """A name of no site that has these addresses: `mail` if it has them, or else a new one with its records."""
-        wanted = {each.data for each in addresses}
-
-        def fits(name: str) -> bool:
-            return name not in self._names and wanted == {
-                each.data for each in answers.at(name) if each.type in ADDRESSES
-            }
-
-        if fits(mail := f"mail.{zone}"):
-            return mail, []
-        numbered = (f"mail-before-{number}.{zone}" for number in count(2))
-        name = next(
-            name
-            for name in chain([f"mail-before.{zone}"], numbered)
-            if fits(name) or not (name in self._names or answers.has(name))
-        )
-        if fits(name):
-            return name, []
-        new = [replace(each, name=name) for each in addresses]
-        for record in new:
-            answers.add(record)
-        return name, new
+                added = " ".join(missing)
+                found[record.name] = f"SPF of {record.name}: add {added} if the old host goes on sending mail of it"
+        return [text for text in found.values() if text]
 
 
 def _valid(zone: FoundZone) -> ZoneHere:
@@ -302,17 +299,22 @@ def _address(address: IPv4Address | IPv6Address) -> RecordData:
     return DATA.validate_python({"type": "A" if address.version == 4 else "AAAA", "address": str(address)})
 
 
+def _of(records: Iterable[NewRecord]) -> list[IPv4Address | IPv6Address]:
+    return [each.data.address for each in records if isinstance(each.data, AData | AaaaData)]
+
+
 def _spf_terms(record: NewRecord) -> list[str]:
     """What an SPF record allows (RFC 7208); nothing for any other record."""
-    version, *terms = record.data.text.lower().split() or [""] if isinstance(record.data, TxtData) else [""]
-    return [term.removeprefix("+") for term in terms] if version == "v=spf1" else []
+    words = record.data.text.lower().split() if isinstance(record.data, TxtData) else []
+    return [term.removeprefix("+") for term in words[1:_MOST_TERMS]] if words[:1] == ["v=spf1"] else []
 
 
-def _allows(term: str, address: IPv4Address | IPv6Address) -> bool:
+def _network(term: str) -> IPv4Network | IPv6Network | None:
+    kind, _, network = term.partition(":")
     try:
-        return term.startswith(f"ip{address.version}:") and address in ip_network(term[4:], strict=False)
+        return ip_network(network, strict=False) if kind in ("ip4", "ip6") else None
     except ValueError:
-        return False
+        return None
 
 
 def _problem(error: ValueError) -> str:
