@@ -20,10 +20,9 @@ from quart import Response, websocket
 from quart_trio import QuartTrio
 
 from svc_common.errors import ErrorCode, ServiceError
-from svc_console import closing, frames
-from svc_console.closing import Close
-from svc_console.relay import relay
-from svc_console.source import Console, ConsoleSource
+from svc_console import frames
+from svc_console.relay import Ending, relay
+from svc_console.source import Console, ConsoleSource, Refusal
 
 CONSOLE_SOCKET_PATH = "/api/v1/console/ws/"
 
@@ -39,6 +38,39 @@ right is checked every two seconds."""
 
 _log = structlog.get_logger(__name__)
 _open_consoles = prometheus_client.Gauge("svc_consoles_open", "Consoles open now.", ["kind"])
+
+
+# The close codes tell the page or program at the other end why the websocket ended and what to do. Codes 4000 to 4999
+# are left to applications (RFC 6455, section 7.4.2); the last three digits follow HTTP's.
+@dataclass(frozen=True)
+class Close:
+    """`reason` is at most 123 bytes, the most that a close frame carries."""
+
+    code: int
+    reason: str
+
+
+STOPPING = Close(1001, "The service is stopping: try again with a new ticket.")
+NOT_BINARY = Close(1003, "A console takes binary messages only.")
+TICKET_REFUSED = Close(4401, "This ticket is spent, expired or not yours: ask for a new one.")
+SIGNED_OUT = Close(4403, "The session or token this console was opened with has ended.")
+MACHINE_GONE = Close(4404, "The machine was deleted.")
+GUEST_ENDED = Close(4409, "The machine's console has ended: it was stopped or restarted.")
+TOO_MANY = Close(4429, "This account has the maximum number of consoles open: close one of them.")
+NODE_UNAVAILABLE = Close(4503, "The machine's node cannot be reached: try again with a new ticket.")
+INPUT_STALLED = Close(4504, "The machine took no input for a minute: open the console again with a new ticket.")
+
+ENDINGS: dict[Ending, Close] = {
+    Ending.GUEST_ENDED: GUEST_ENDED,
+    Ending.INPUT_STALLED: INPUT_STALLED,
+    Ending.NOT_BINARY: NOT_BINARY,
+}
+
+REFUSALS: dict[Refusal, Close] = {
+    Refusal.SIGNED_OUT: SIGNED_OUT,
+    Refusal.MACHINE_GONE: MACHINE_GONE,
+    Refusal.MACHINE_STOPPED: GUEST_ENDED,
+}
 
 
 @dataclass(frozen=True)
@@ -126,14 +158,14 @@ class _Service:
         except ServiceError as error:
             return _unavailable(error)
         if console is None:
-            return closing.TICKET_REFUSED
+            return TICKET_REFUSED
         with self.consoles.place(console.holder) as granted:
-            return await self._open(console) if granted else closing.TOO_MANY
+            return await self._open(console) if granted else TOO_MANY
 
     async def _open(self, console: Console) -> Close:
         try:
             if (refusal := await console.refusal()) is not None:
-                return closing.REFUSALS[refusal]
+                return REFUSALS[refusal]
             guest = await console.open(timeout=OPEN_SECONDS)
         except ServiceError as error:
             return _unavailable(error)
@@ -153,13 +185,13 @@ class _Service:
 
             nursery.start_soon(end_after, partial(self._refused, console))
             nursery.start_soon(end_after, self._stopping)
-            outcome.append(closing.ENDINGS[await relay(websocket, guest)])
+            outcome.append(ENDINGS[await relay(websocket, guest)])
             nursery.cancel_scope.cancel()
         return outcome[0]
 
     async def _stopping(self) -> Close:
         await self.shutdown.wait()
-        return closing.STOPPING
+        return STOPPING
 
     async def _refused(self, console: Console) -> Close:
         certain = trio.current_time()
@@ -171,14 +203,14 @@ class _Service:
                 _log.warning("console.access_not_checked", error=error.message)
             else:
                 if refusal is not None:
-                    return closing.REFUSALS[refusal]
+                    return REFUSALS[refusal]
                 if console.reachable:
                     certain = trio.current_time()
             if trio.current_time() - certain > UNANSWERED_SECONDS:
-                return closing.NODE_UNAVAILABLE
+                return NODE_UNAVAILABLE
 
 
 def _unavailable(error: ServiceError) -> Close:
     _log.info("console.refused", code=error.code.value, error=error.message)
     guest_is_off = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_READY)
-    return closing.GUEST_ENDED if guest_is_off else closing.NODE_UNAVAILABLE
+    return GUEST_ENDED if guest_is_off else NODE_UNAVAILABLE

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from functools import cache
 from typing import Any, Generic
 from urllib.parse import parse_qsl
@@ -28,17 +28,16 @@ from svc.registry.parameters import Parameters
 from svc.registry.principal import Access, Principal
 from svc.registry.registry import Entry, Registry
 from svc_actors.store import Caller, Lane, Via, enter_lane
-from svc_actors.tracing import ORIGIN, Origin, Tracer
+from svc_actors.tracing import ORIGIN, Kind, Origin, Tracer
 from svc_common.errors import invalid
-from svc_http.bodies import MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError
+from svc_http.asgi import MAX_BODY, MAX_PUBLIC_BODY, ClientGoneError, Header
 from svc_http.credentials import Authenticator, Credentials
 from svc_http.errors import as_service_error, failure, no_such_path, wrong_method
 from svc_http.exchange import JSON_TYPE, Exchange, Reply
-from svc_http.headers import Header
+from svc_http.logs import without_secrets
 from svc_http.metrics import Metrics
 from svc_http.routing import Routes
 from svc_http.streaming import Streams
-from svc_http.traces import request_span
 
 API_PREFIX = "/api/v1"
 _MAX_QUERY_FIELDS = 100
@@ -53,6 +52,8 @@ _TYPES = {
     Presentation.SHELL_SCRIPT: b"text/x-shellscript; charset=utf-8",
     Presentation.FILE: b"application/octet-stream",
 }
+
+_FIRST_ERROR_OF_OURS = 500
 
 
 class App(QuartTrio):
@@ -295,3 +296,37 @@ def _inside(path: str) -> str:
     if not path.startswith("/") or path.startswith(("//", "/\\")) or any(not "!" <= c <= "~" for c in path):
         return "/"
     return path
+
+
+# No address of a client, no query, no header: these are the caller's own. Secrets are removed from paths, as in logs.
+@contextmanager
+def request_span(
+    tracer: Tracer, exchange: Exchange, operation: Operation[Any, Any, Any], prefix: str
+) -> Iterator[None]:
+    """A block that answers `exchange`. The caller's trace is continued; whether it is sampled is decided here."""
+    route = prefix + operation.route.path
+    method = exchange.scope["method"]
+    told: dict[str, str | int] = {
+        "http.request.method": method,
+        "http.route": route,
+        "url.path": without_secrets(exchange.scope["path"]),
+        "url.scheme": exchange.scope["scheme"],
+        "network.protocol.version": exchange.scope["http_version"],
+        "svc.request.id": exchange.request_id,
+    }
+    if (server := exchange.scope.get("server")) is not None:
+        told["server.address"] = server[0]
+        if server[1] is not None:
+            told["server.port"] = server[1]
+    caller = exchange.header(b"traceparent")
+    span = tracer.start(f"{method} {route}", Kind.SERVER, told, caller=caller)
+    # ORIGIN is not reset: the request's task ends with it, and its last log line names the trace as well.
+    ORIGIN.set(Origin(exchange.request_id, span))
+    try:
+        yield
+    finally:
+        if exchange.status is not None:
+            span.note({"http.response.status_code": exchange.status})
+            if exchange.status >= _FIRST_ERROR_OF_OURS:
+                span.fail(str(exchange.status))
+        span.end()

@@ -25,9 +25,7 @@ from pydantic_core import to_json
 
 from svc_actors.admission import place_of
 from svc_common.errors import ServiceError
-from svc_http.bodies import ClientGoneError, read_whole
-from svc_http.headers import OF_PAGES, PAGE_POLICY, Header
-from svc_http.lifespan import lifespan
+from svc_http.asgi import OF_PAGES, PAGE_POLICY, ClientGoneError, Header, lifespan, read_whole
 from svc_http.peers import CLIENT_HEADER
 from svc_http.static_files import (
     ASSET_CACHE,

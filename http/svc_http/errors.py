@@ -14,8 +14,8 @@ from svc.registry.failures import Failures
 from svc_actors.tracing import request_id
 from svc_actors.undelivered import refusal_in
 from svc_common.errors import ErrorCode, ServiceError, invalid, not_found
+from svc_http.asgi import Header
 from svc_http.exchange import JSON_TYPE, Reply
-from svc_http.headers import Header
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 

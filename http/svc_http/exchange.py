@@ -24,8 +24,7 @@ import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
 
 from svc_common.errors import invalid
-from svc_http.bodies import MAX_BODY, ClientGoneError, read_whole
-from svc_http.headers import OF_ANSWERS, OF_PAGES, Header
+from svc_http.asgi import MAX_BODY, OF_ANSWERS, OF_PAGES, ClientGoneError, Header, read_whole
 from svc_http.metrics import Metrics
 from svc_http.peers import CLIENT_HEADER, PEER, PeerKind
 

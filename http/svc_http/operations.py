@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
-from svc_http.lifespan import lifespan
+from svc_http.asgi import lifespan
 from svc_http.metrics import Metrics
 
 Check = Callable[[], Awaitable[None]]

@@ -12,7 +12,7 @@ from uuid import UUID
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from svc_http.headers import PAGE_POLICY
+from svc_http.asgi import PAGE_POLICY
 from svc_http.static_files import (
     ASSET_CACHE,
     NOT_BUILT,

@@ -16,7 +16,7 @@ from quart import Response
 from svc_actors.acme import CHALLENGE_PATH, Http01
 from svc_http import connections
 from svc_http.app import App
-from svc_http.lifespan import lifespan
+from svc_http.asgi import lifespan
 from svc_http.server import plain_config
 
 NO_CHALLENGE: Final = "No challenge of this service has this token.\n"

@@ -15,9 +15,8 @@ import trio
 import trio.testing
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from svc_http.bodies import MAX_BODY
+from svc_http.asgi import MAX_BODY, lifespan
 from svc_http.bridge import OF_ONE_CLIENT, Web
-from svc_http.lifespan import lifespan
 from svc_http.server import serve_local
 from tests.support.panel_core import WEB_ACCOUNT
 
