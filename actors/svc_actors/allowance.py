@@ -18,7 +18,7 @@ class Allowance:
         self._at = -math.inf
 
     def spend(self) -> bool:
-        """Take one, if one is left."""
+        """Take one action from the bucket, if one is left; returns whether it was."""
         now = trio.current_time()
         self._left = min(self._most, self._left + max(0.0, now - self._at) * self._most / 60)
         self._at = now
@@ -29,8 +29,8 @@ class Allowance:
 
 
 class Allowances:
-    """An allowance for each key. Past `MOST_KEYS` the least recently used key is forgotten: a client with that many
-    keys is limited by whatever issues the keys."""
+    """An allowance for each key. If there are more than `MOST_KEYS`, the least recently used key is forgotten: a client
+    that has that many keys is limited by what issues the keys."""
 
     MOST_KEYS = 10_000
 

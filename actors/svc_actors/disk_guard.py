@@ -78,8 +78,8 @@ class DiskGuard:
             await self._changed.wait()
 
     async def tell(self, database: Database) -> None:
-        """Keep the alert in line with the disk, until cancelled. Raises what the database raises; a new call starts
-        from whatever alert is open."""
+        """Open and close the alert as the disk requires, until cancelled. Raises what the database raises; a new call
+        continues with the alert that is open then, if any."""
         told: tuple[bool, DiskLevel] | None = None
         level = DiskLevel.OK
         while True:

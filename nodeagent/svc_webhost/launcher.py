@@ -29,7 +29,7 @@ GroupName = NewType("GroupName", str)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of all processes of a service or group together; None: without a limit."""
+    """Limits that all processes of a service or group have together; None: no limit."""
 
     cpu_percent: int | None = None
     """Percent of one core."""
@@ -125,11 +125,11 @@ class Launcher(Protocol):
         ...
 
     async def reload(self, name: ServiceName) -> None:
-        """Send it SIGHUP."""
+        """Send the service SIGHUP."""
         ...
 
     async def stop(self, name: ServiceName) -> None:
-        """Stop it with everything it started, and remove its sockets. An unknown service counts as stopped."""
+        """Stop the service with everything it started, and remove its sockets. An unknown service counts as stopped."""
         ...
 
     async def status(self, name: ServiceName) -> ServiceStatus: ...

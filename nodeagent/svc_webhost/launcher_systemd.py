@@ -164,7 +164,7 @@ class SystemdLauncher:
         return {name: int(unit["NRestarts"]) for name, unit in (await self._shown("NRestarts")).items()}
 
     async def _shown(self, *properties: str) -> Mapping[ServiceName, Mapping[str, str]]:
-        """Of each service that systemd has loaded."""
+        """The properties of each service that systemd has loaded."""
         shown = await self._systemctl("show", f"--property={','.join(('Id', *properties))}", f"{_PREFIX}*.service")
         units = [dict(line.split("=", 1) for line in unit.splitlines()) for unit in shown.split("\n\n") if unit.strip()]
         return {ServiceName(unit["Id"].removeprefix(_PREFIX).removesuffix(".service")): unit for unit in units}
@@ -176,7 +176,8 @@ class SystemdLauncher:
 
     async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
         """A scope in the group's slice, which the process itself requests from systemd before it executes the program.
-        The scope has the limits as well: they stay if the slice loses them with its last service."""
+        The scope gets the limits as well: so it keeps them if the slice loses its limits, which happens when its last
+        service ends."""
         own: list[str] = []
         if limits is not None:
             await self.limit(group, limits)
@@ -200,7 +201,7 @@ class SystemdLauncher:
             self._limits_file(group).unlink(missing_ok=True)
 
     async def _check(self, service: Service) -> None:
-        """Check in advance what systemd would find only after it has stopped the running service."""
+        """Check in advance for errors that systemd would find only after it has stopped the running service."""
         program = self._seen(Path(service.command[0]))
         if not program.is_file() or not os.access(program, os.X_OK):
             raise LauncherError(f"{service.command[0]} is not a program that can be executed.")
@@ -247,14 +248,14 @@ class SystemdLauncher:
         return self._environments / f"{group}.limits"
 
     def _pending(self, name: ServiceName) -> Path:
-        """Exists from before a service's files are written until systemd has taken them up."""
+        """A file that exists from before a service's files are written until systemd has loaded them."""
         return self._environments / f"{name}.pending"
 
     def _seen(self, path: Path) -> Path:
         return self._root / path.relative_to("/")
 
     def _weaker(self, name: ServiceName) -> tuple[str, ...]:
-        """Without the cgroup controller systemd accepts a limit and does not enforce it."""
+        """Which limits systemd accepts without enforcing them, since the cgroup controller is missing."""
         unit = _text(self._units / _unit(name))
         if found := re.search(f"^Slice={_SLICE}(.*)[.]slice$", unit, re.MULTILINE):
             unit = _text(self._limits_file(GroupName(found[1])))
@@ -406,7 +407,7 @@ def _quoted(word: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Without specifiers (systemd.unit(5)), and never more than its line."""
+    """The value as systemd's files need it: without specifiers (systemd.unit(5)), and always on one line."""
     if any(ord(character) < 32 for character in text):
         raise LauncherError(f"{text!r} has control characters, which no line of a unit can have.")
     return text.replace("%", "%%")

@@ -109,7 +109,7 @@ def _is_of(file: BinaryIO, cursor: _Cursor) -> bool:
 
 
 def _mark(file: BinaryIO, offset: int) -> int:
-    """Identifies a file by its start, which never changes: as much of it as had been read."""
+    """Identifies a file by its start, which never changes: by as much of the start as had been read."""
     return zlib.crc32(os.pread(file.fileno(), min(offset, _MARKED), 0))
 
 

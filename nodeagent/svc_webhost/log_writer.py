@@ -41,8 +41,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_room(path: Path) -> None:
-    """Free the name `path`.1. Starting with the oldest, each log takes the next number: a crash in the midst loses at
-    most the oldest."""
+    """Free the name `path`.1. Starting with the oldest, each log takes the next number: a crash while this is under way
+    loses at most the oldest log."""
     for number in range(KEPT - 1, 0, -1):
         older = numbered(path, number)
         if older.exists():
@@ -66,7 +66,7 @@ class _Log:
 
     @property
     def rests_until(self) -> float | None:
-        """None: it may be read."""
+        """Until when the pipe is not to be read; None: it may be read now."""
         return self._paid if self._paid > time.monotonic() else None
 
     def take(self) -> None:

@@ -75,7 +75,7 @@ class Packages(Protocol):
     async def install(self, updates: Sequence[PackageUpdate], run: RunProgram) -> None: ...
 
     async def outdated(self, processes: Mapping[ServiceName, int]) -> frozenset[ServiceName]:
-        """Those of these services that still run from files that were replaced."""
+        """Those of these services whose processes still run from files that were replaced."""
         ...
 
 
@@ -147,7 +147,8 @@ def _outdated(processes: dict[ServiceName, int]) -> frozenset[ServiceName]:
 
 
 def _runs_old(pid: int, read: Callable[[Path], str] = Path.read_text) -> bool:
-    """dpkg replaces files by renaming: a running program keeps the old ones, which no longer have a name."""
+    """Whether the process runs from replaced files. dpkg replaces files by renaming: a running program keeps the old
+    files, which then have no name."""
     try:
         return _OLD.search(read(Path(f"/proc/{pid}/maps"))) is not None
     except OSError:

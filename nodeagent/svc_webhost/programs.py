@@ -54,10 +54,10 @@ class Program:
 
 
 async def run_program(program: Program, take: Callable[[list[str]], Awaitable[None]]) -> int:
-    """Run it to its end. `take` gets its output and errors, in lines, several at a time.
+    """Run the program to its end. `take` gets its output and errors, in lines, several at a time.
 
-    Returns its exit status, or 128 plus the number of the signal that ended it; 127 if it cannot be run, with the
-    reason in the last line. If this is cancelled, or `take` raises, the program has ended before this returns.
+    Returns the exit status, or 128 plus the number of the signal that ended the program; 127 if it cannot be run, with
+    the reason in the last line. If this is cancelled, or `take` raises, the program has ended before this returns.
     """
     end, line = os.pipe()
     try:
@@ -86,7 +86,8 @@ async def run_program(program: Program, take: Callable[[list[str]], Awaitable[No
 
 @contextmanager
 def memory_file(content: Mapping[str, Any]) -> Iterator[Path]:
-    """JSON for a program to read, in this process's memory: neither a disk nor an argument list has it."""
+    """A file with JSON for a program to read, in this process's memory: so the data is neither on a disk nor in an
+    argument list."""
     descriptor = os.memfd_create("svc-order", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, json.dumps(content).encode())
@@ -162,7 +163,8 @@ def _pids() -> list[int]:
 
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
-    """Whether it existed with the mark. It is opened before the check, so that a reused pid does no harm."""
+    """Kill the process if it has the mark; returns whether it existed with the mark. A descriptor of it is opened
+    before the check, so that no other process is killed if the pid was reused."""
     try:
         process = os.pidfd_open(pid)
     except OSError:

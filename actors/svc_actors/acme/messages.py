@@ -40,7 +40,7 @@ class Meta(_Answer):
 
 
 class Directory(_Answer):
-    """Where the authority does what."""
+    """The authority's addresses, by what is requested there."""
 
     new_nonce: str = Field(alias="newNonce")
     new_account: str = Field(alias="newAccount")
@@ -74,19 +74,19 @@ class Authorization(_Answer):
 
     @property
     def name(self) -> str:
-        """As it was ordered: the identifier is without `*.` (RFC 8555, section 7.1.4)."""
+        """The name as it was ordered: the identifier in the answer has no `*.` (RFC 8555, section 7.1.4)."""
         return f"*.{self.identifier.value}" if self.wildcard else self.identifier.value
 
     @property
     def problem(self) -> AcmeError | None:
-        """Why it failed, in the authority's words."""
+        """Why the authorization failed, in the authority's words."""
         failed = next((each.error for each in self.challenges if each.error), None)
         return refused(failed) if failed and self.status is Status.INVALID else None
 
 
 class Order(_Answer):
-    """`url` is where it is found again; `retry_after` the seconds after which the authority wants to be asked again, if
-    it said so."""
+    """`url` is where the order can be read again; `retry_after`: after how many seconds the authority wants the next
+    request, if it said so."""
 
     url: str
     status: Status

@@ -13,8 +13,8 @@ from svc_actors.acme.messages import ChallengeType
 
 @dataclass(frozen=True)
 class Proof:
-    """`name` is without `*.`: a wildcard is proven at the name that it stands below. `text` is the key authorization of
-    `token`, which http-01 shows."""
+    """`name` is without `*.`: a wildcard is proven at the name that follows the `*.`. `text` is the key authorization
+    of `token`, which http-01 shows."""
 
     name: str
     token: str

@@ -87,8 +87,8 @@ class Issued:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A certificate that cannot be issued, or one that was issued without `names` (`partly`). `not_after`: the end of
-    the current certificate, None if there is none."""
+    """A certificate that could not be issued, or that was issued without `names` (then `partly` is set). `not_after`:
+    the end of the current certificate, None if there is none."""
 
     name: str
     names: tuple[str, ...]
@@ -107,8 +107,9 @@ async def _nobody(tx: Transaction, trouble: Trouble) -> None:
 
 @dataclass(frozen=True)
 class Issuing:
-    """Dependencies of the actors of certificates. `tell` is called in the transaction that records a failure, once
-    until a certificate is issued or its configuration changes; and once for each name that is left out."""
+    """Dependencies of the actors of certificates. `tell` is called in the transaction that records a failure: once for
+    a series of failures, which ends when a certificate is issued or its configuration changes; and once for each name
+    that is left out."""
 
     database: Database
     sealer: Sealer
@@ -246,8 +247,9 @@ class IssuedCertificate(Actor):
         return await self._database.transact(work)
 
     async def failed(self, error: AcmeError, refusals: Sequence[Refusal] = ()) -> None:
-        """The attempt failed. An order that the authority refused is given up; otherwise the same order continues.
-        `refusals`: the names that it refused, if it was about some of them: the next order is without them."""
+        """The attempt failed. An order that the authority refused is given up; after any other failure the same order
+        continues. `refusals`: the names that the authority refused, if it refused only some: the next order is without
+        these."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
@@ -389,7 +391,7 @@ class IssuedCertificate(Actor):
         return True
 
     async def _leave_out(self, tx: Transaction, row: Record, entries: Sequence[LeftOut]) -> None:
-        """Record the names that the certificate in use is without; the next order tries them again."""
+        """Record the names that are not in the certificate in use; the next order tries them again."""
         unreported = [each for each in entries if not each.reported]
         await self._write(tx, left_out.all_names(replace(each, reported=True) for each in entries))
         if not entries:

@@ -116,7 +116,8 @@ class Keeper(Generic[ChallengesT]):
         return step.until if isinstance(step, Wait) else datetime.now(UTC)
 
     async def _order(self, work: Work) -> Wait | Work:
-        """Work on an order until it has ended. Refused for some of its names, it is followed by one for the others."""
+        """Work on an order until it has ended. If the authority refused some of its names, an order for the other names
+        follows."""
         step: Wait | Work = work
         try:
             async with self._open_http() as http:
@@ -197,8 +198,9 @@ class Keeper(Generic[ChallengesT]):
         return refused(order.error or {"detail": f"The order is {order.status.value}."})
 
     async def _decided(self, client: AcmeClient, order: Order) -> list[Authorization]:
-        """The authorizations of a refused order. The first refusal ends it while others are being checked, and one
-        further order for each of them would exhaust what an account may order."""
+        """The authorizations of a refused order, once all are decided. The first refusal ends the order while the
+        authority still checks other names. If each refused name were found only by one more order, that could exhaust
+        the number of orders that an account may have."""
         for _ in range(_LOOKS_AT_OTHERS):
             found = [await client.authorization(url) for url in order.authorizations]
             if not any(each.status is Status.PENDING for each in found):
@@ -211,8 +213,8 @@ class Keeper(Generic[ChallengesT]):
 
 
 def _by_name(error: AcmeError, names: Sequence[str]) -> AcmeError:
-    """The error as one about some of the names, if it is. Authorities that refuse a single name of an order may say
-    which in their text only."""
+    """The error, turned into an error about some of the names if it is one. Some authorities that refuse a single name
+    of an order say only in their text which name it is."""
     if isinstance(error, NamesRefused):
         own = {name: problem for name, problem in error.names.items() if name in names}
         return NamesRefused(str(error), own, retry_after=error.retry_after) if own else Refused(str(error))
@@ -225,7 +227,8 @@ def _by_name(error: AcmeError, names: Sequence[str]) -> AcmeError:
 
 
 async def _explained(explain: Explain, challenge: ChallengeType, problems: Mapping[str, AcmeError]) -> list[Refusal]:
-    """In the order of the problems. Looked up at the same time: a name server that does not answer takes seconds."""
+    """The explanations, in the order of the problems. All are looked up at the same time, since a name server that does
+    not answer takes seconds."""
     found: dict[str, Refusal] = {}
 
     async def one(name: str, problem: AcmeError) -> None:

@@ -58,7 +58,8 @@ class HandlerOverdue(Exception):  # noqa: N818 - named for what it says
 
 
 def answer_in(error: Exception) -> DomainError | None:
-    """The answer that an error is: itself, or the first of those that a handler's own nursery wrapped in a group.
+    """The answer that an error stands for: the error itself, or the first of several errors that a handler's own
+    nursery wrapped in a group.
 
     None for a crash. A group is a crash as soon as it holds anything but answers.
     """

@@ -2,8 +2,9 @@
 
 Rejected: NOTIFY inside the transaction. It takes a lock of the whole cluster that is held until the commit is on disk,
 so commits that notify happen one after the other (399 a second instead of 3,534 with 16 writers and a flush of 2 ms).
-Transactions only note what they will announce. After the commit a listener in this process is called directly; without
-one, a single statement that writes nothing notifies other processes of all that has gathered meanwhile.
+Transactions only note what they will announce. After the commit a listener in this process is called directly; for
+other processes, one statement that writes nothing notifies of all announcements that have gathered since the previous
+one.
 
 An announcement is a hint to look, and is lost if the process ends between its commit and the notification: so every
 listener also looks by itself from time to time.

@@ -19,7 +19,7 @@ from svc_actors.store.transactions import Transaction
 
 
 class Via(StrEnum):
-    """How the caller came to act."""
+    """By what means the caller acted."""
 
     SESSION = "session"
     TOKEN = "token"  # noqa: S105

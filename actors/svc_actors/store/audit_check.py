@@ -87,7 +87,8 @@ class _Part:
         return Seal.of(row)
 
     async def _check_beginning(self, seal: Seal) -> None:
-        """Rows below the first seal were archived before there was a chain: in files alone."""
+        """Check the rows below the first seal: they were archived before there was a chain, so they are only in
+        files."""
         for export in await self._database.fetch(
             "SELECT file, sha256 FROM audit_exports WHERE last_id < $1 ORDER BY first_id", seal.first_id
         ):

@@ -29,7 +29,7 @@ class Frontier:
 
     @property
     def low(self) -> int:
-        """Ids above this are to be looked at, besides the gaps."""
+        """Ids above this one may hold new rows, and so may the gaps."""
         return self.highest if self._settled else 0
 
     def moved(self, ids: Sequence[int]) -> None:

@@ -130,7 +130,7 @@ class SteppedBackError(RuntimeError):
 
 @dataclass(frozen=True)
 class Mark:
-    """What one transaction writes. A slot is its own until it has ended."""
+    """What one transaction writes. The transaction has its slot for itself until it has ended."""
 
     holder: UUID
     slot: int
@@ -250,7 +250,7 @@ class CommitMarks:
             )
 
     async def still_there(self, queryable: Queryable) -> None:
-        """Raises `SteppedBackError` if `queryable` shows less than is known to be committed."""
+        """Raises `SteppedBackError` if the database that `queryable` reads shows less than is known to be committed."""
         before = dict(self._seen)
         row = await queryable.fetchone(_READ, self._holder)
         if not self._is_present(row, before):

@@ -297,7 +297,8 @@ async def _roll_back(connection: Connection) -> None:
 
 
 def _changed_nothing(sql: str, result: object) -> bool:
-    """Judged by the server's tag, `UPDATE 0`, or the rows of RETURNING; neither counts what a CTE has changed."""
+    """Whether a statement changed nothing, judged by the server's tag (`UPDATE 0`) or by the rows of RETURNING; neither
+    counts what a CTE has changed."""
     words = sql.lstrip().upper()
     if words.startswith("WITH"):
         return False

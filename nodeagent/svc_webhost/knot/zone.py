@@ -67,7 +67,7 @@ class Authority:
 
 @dataclass(frozen=True)
 class Zone:
-    """`records` are all but SOA and the zone's own NS, which follow from `authority`."""
+    """`records` are all records but the SOA and the zone's own NS records, which follow from `authority`."""
 
     name: str
     authority: Authority
@@ -141,7 +141,7 @@ def mailbox(address: str) -> str:
 
 
 def _new_soa(zone: Zone, served: Served, now: int, last_serial: int | None) -> ResourceRecord | None:
-    """None if the served one is correct; Knot raises its serial at every commit."""
+    """The SOA to write; None if the served one is correct. (Knot raises its serial at every commit.)"""
     if served.soa is not None and served.serial is not None:
         wanted = ResourceRecord.parsed(zone.name, str(SOA_TTL), "SOA", zone.authority.soa(served.serial))
         if wanted == served.soa:

@@ -122,7 +122,8 @@ class MariaDb:
         return native_hash(password)
 
     def service(self) -> Service:
-        """Small: the first 100 MB serve many sites, and it grows with their data."""
+        """The service of MariaDB. Its buffer is small at first: 100 MB serve many sites, and it grows with their
+        data."""
         instance = self._instance
         return Service(
             name=SERVICE,
@@ -184,7 +185,8 @@ class MariaDb:
         await self.root.ask(RootStatement.PROBE())
 
     async def end_greedy(self, site_most: int = SITE_BYTES, files_most: int = FILES_BYTES) -> list[Session]:
-        """Includes temporary files, of which a site may have at most `files_most`."""
+        """End sessions that take too much memory. Temporary files count as well, of which a site may have at most
+        `files_most`."""
         pid, taken = await trio.to_thread.run_sync(resident, self._pid_file)
         tables, sorting = await trio.to_thread.run_sync(temporary_files, pid, self._temporary)
         if max(sorting, sum(tables.values())) <= files_most and taken < site_most:
@@ -215,13 +217,14 @@ class MariaDb:
         await memory_tables.empty_largest(self._instance.data, self.owners, self._end_users, self._tables_known)
 
     async def _end_users(self, database: DatabaseName) -> None:
-        """End the sessions of its site, except those of its owner."""
+        """End the sessions of the database's site, except those of its owner."""
         owner = Session(0, owner_of(database), 0)
         found = [Session(number, user, size) for number, user, size, _ in await self._sessions()]
         await self._end([each for each in found if each.site == owner.site and each.user != owner.user])
 
     async def _sessions(self) -> list[tuple[int, str, int, bool]]:
-        """Id, user, bytes of memory, and whether a statement runs: sessions of sites, the longest statement first."""
+        """Sessions of sites, that with the longest statement first: id, user, bytes of memory, and whether a statement
+        runs."""
         found = [line.split("\t") for line in (await self.root.ask(RootStatement.SESSIONS())).splitlines()]
         return [(int(number), user, int(size), works == "1") for number, user, size, works in found if is_of_site(user)]
 
@@ -244,7 +247,8 @@ class MariaDb:
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
-        """Grants survive a database: `grant` gives users their remaining access."""
+        """Drop the database. Grants survive in MariaDB when their database is dropped: `grant` gives users the access
+        that they still have."""
         await self.root.ask(
             RootStatement.WITHOUT_FOREIGN_KEYS(),
             RootStatement.DROP_DATABASE(database=name),
@@ -292,7 +296,8 @@ class MariaDb:
         return frozenset(UserName(line) for line in found.splitlines())
 
     async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
-        """From the files, as every table has its own: asking MariaDB would open each of them."""
+        """The sizes of the databases, from their files, since every table has its own file: if MariaDB were asked, it
+        would open each of them."""
         return await trio.to_thread.run_sync(lambda: dict(_sizes(self._instance.data, names)))
 
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:

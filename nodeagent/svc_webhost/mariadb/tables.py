@@ -35,7 +35,7 @@ class StagedTables(Protocol):
         ...
 
     async def has_posts(self, database: DatabaseName, table: str, types: Collection[str]) -> list[str]:
-        """The types of which it has posts."""
+        """The types of posts of which the site has any."""
         ...
 
     async def bound(self, database: DatabaseName, tables: Collection[str]) -> list[str]:
@@ -61,7 +61,8 @@ class StagedTables(Protocol):
 
 
 class MariaDbTables:
-    """Works as the owner of the database: a table may be a view by the time that it is read."""
+    """Works as the owner of the database, and not as the administrator: customers may have replaced a table by a view
+    by the time that it is read."""
 
     def __init__(self, server: MariaDb) -> None:
         self._root = server.root
@@ -175,7 +176,8 @@ async def _keys(owner: Session, database: DatabaseName) -> dict[str, str]:
 
 
 def _lines(answer: str) -> list[str]:
-    """The client escapes line feeds within a value, but no other line end of `splitlines`."""
+    """The lines of the client's answer. The client escapes line feeds within a value, but not the other characters that
+    `splitlines` takes for line ends."""
     return answer.removesuffix("\n").split("\n") if answer else []
 
 

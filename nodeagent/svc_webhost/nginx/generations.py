@@ -164,8 +164,8 @@ class Generations:
         return refused
 
     async def _attempt(self, base: int | None, pending: Mapping[int, _Rendered], running: int | None) -> dict[int, str]:
-        """Serve `base` with these changes, while nginx serves `running`. Returns, by site, why that failed; then `base`
-        is served."""
+        """Serve `base` with these changes, while nginx serves `running`. If that fails, returns the reason by site, and
+        `base` is served."""
         reload = running is not None
         generation = await trio.to_thread.run_sync(partial(self._write, base, pending))
         if base is None or running != base:
@@ -196,10 +196,10 @@ class Generations:
         return {}
 
     async def _test_changes(self, base: int, pending: Mapping[int, _Rendered]) -> program.Tested:
-        """Test the changed sites by themselves, since nginx has taken all others and serves them from `base`. A test of
-        a thousand sites takes as long as their reload, nearly all of it for reading certificates and keys. Errors that
-        this test misses, a site that broke by itself or too many names, make the reload fail, and then all are
-        tested."""
+        """Test only the changed sites, since nginx has accepted all others and serves them from `base`. A test of a
+        thousand sites takes as long as their reload, and nearly all of this time is spent on reading certificates and
+        keys. Errors that this test misses (a site that broke without being changed, or too many names) make the reload
+        fail, and then all sites are tested."""
 
         def prepare() -> tuple[Path, frozenset[str]]:
             texts = {number: file.text for number, file in pending.items() if file.text is not None}
@@ -213,7 +213,7 @@ class Generations:
         return replace(tested, conflicts=tested.conflicts | taken)
 
     async def _base(self) -> tuple[int | None, bool]:
-        """The generation to build on, and whether all is well: nginx serves it, and would start with it."""
+        """The generation to build on, and whether nginx serves that generation and would start with it."""
         current = await trio.to_thread.run_sync(self._tree.current)
         there = await trio.to_thread.run_sync(self._tree.generations)
         running = await self._served()
@@ -274,7 +274,8 @@ class Generations:
         await trio.to_thread.run_sync(self._tree.discard, generation)
 
     async def _culprits(self, base: int | None, pending: Mapping[int, _Rendered]) -> dict[int, str]:
-        """The sites that nginx refuses even by themselves: of the changed ones, or else of all others."""
+        """The sites that nginx refuses even if it gets only that one: of the changed sites, or if none of these is
+        refused, of all others."""
         changed = {number: file.text for number, file in pending.items() if file.text is not None}
         if bad := await self._refused(changed):
             return bad
@@ -282,7 +283,7 @@ class Generations:
         return await self._refused({number: text for number, text in unchanged.items() if number not in pending})
 
     async def _refused(self, sites: Mapping[int, str]) -> dict[int, str]:
-        """The sites that nginx refuses, found by bisection: each half is tested without all others."""
+        """The sites that nginx refuses, found by bisection: each half is tested without the other sites."""
         if not sites:
             return {}
         main = await trio.to_thread.run_sync(self._tree.write_trial, sites, self._main(0))
@@ -299,7 +300,7 @@ class Generations:
         return bad
 
     async def _problems(self, pending: Mapping[int, _Rendered]) -> dict[int, str]:
-        """Problems with the serving of the changed sites, unless they pass in time."""
+        """Problems with the serving of the changed sites; those that pass in time do not count."""
         limit = trio.CapacityLimiter(PROBES_AT_ONCE)
         until = trio.current_time() + PROBE_FOR_SECONDS
         problems: dict[int, str] = {}
@@ -414,7 +415,7 @@ def _all_of(pending: Mapping[int, _Rendered], words: str) -> dict[int, str]:
 
 
 def _conflicting(pending: Mapping[int, _Rendered], names: frozenset[str]) -> dict[int, str]:
-    """Of two sites with the same name nginx would serve only the first that it reads."""
+    """Sites with a name that another site has: of two such sites nginx would serve only the first that it reads."""
     found: dict[int, str] = {}
     for number, file in pending.items():
         if file.site is not None and (taken := names.intersection(file.site.hosts)):

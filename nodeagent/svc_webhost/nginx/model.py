@@ -77,7 +77,7 @@ class Php(_Model):
 
 
 class WordPress(_Model):
-    """As `Php`, without what of a WordPress no visitor has any business with (`wordpress_rules`)."""
+    """As `Php`, but without those parts of a WordPress that no visitor needs (`wordpress_rules`)."""
 
     kind: Literal["wordpress"] = "wordpress"
     root: FilePath
@@ -92,8 +92,9 @@ class App(_Model):
 
 
 class Proxy(_Model):
-    """A server elsewhere. nginx connects to `addresses` alone, and never resolves `host`: a name that resolves to
-    nothing would stop all sites at the next start, and one that comes to resolve to an inner address would open it."""
+    """A server elsewhere. nginx connects to `addresses` alone, and never resolves `host`: if nginx resolved it, a name
+    that does not resolve would keep nginx from starting, and with it all sites; and a name that changes to an internal
+    address would open that address to visitors."""
 
     kind: Literal["proxy"] = "proxy"
     host: ProxyHost

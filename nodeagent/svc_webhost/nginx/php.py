@@ -56,8 +56,8 @@ def static_rules() -> Iterator[str]:
 
 
 def _never_shown(endings: str) -> Iterator[str]:
-    """The source of programs is never shown, as it holds passwords. Nor is that of one whose name ends in white space,
-    which the rule for programs does not match."""
+    """The source of programs is never shown, as it holds passwords. Nor is the source of a program whose name ends in
+    white space, since the rule that runs programs does not match such a name."""
     yield rf'location ~ "(?s)\.{endings}\s*{_ENDS}" {{'
     yield "return 404;"
     yield "}"

@@ -33,19 +33,19 @@ _PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
 
 
 def command(*arguments: str) -> tuple[str, ...]:
-    """nginx with as many open files as it needs, up to this process's limit: 1,024 is the usual one, and the master
-    opens all logs."""
+    """The command of nginx, with a limit of open files that is as high as this process's limit allows: the usual limit
+    is 1,024, and the master opens all logs."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
     return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
 
 
 def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
-    """The launcher holds its sockets, and nginx takes over those that its variable NGINX names. The status socket,
-    since one of its own would stay behind after a kill, and the next nginx could not bind it; the ports, so that
-    visitors wait while it is replaced or restarted, instead of being refused. nginx does not make inherited sockets
-    non-blocking: of two workers woken by one connection, the other would hang with all its visitors until the next
-    connection."""
+    """The launcher holds its sockets, and nginx takes over those that its variable NGINX names. The status socket: one
+    that nginx binds itself would stay behind after a kill, and the next nginx could not bind it. The ports: so that
+    visitors wait while nginx is replaced or restarted, instead of being refused. The launcher makes these sockets
+    non-blocking, since nginx does not: if one connection woke two workers, one would accept it, and the other would
+    hang with all its visitors until the next connection."""
     return Service(
         name=NGINX,
         command=command("-p", f"{folders.nginx}/", "-c", str(main)),
@@ -68,7 +68,7 @@ class Tested:
 
 
 async def test(folders: HostFolders, main: Path) -> Tested:
-    """`nginx -t`. It opens log files and certificates like a start, and binds nothing that is in use."""
+    """Run `nginx -t`. It opens log files and certificates as a start does, and binds no socket that is in use."""
     tried = command("-t", "-e", "stderr", "-p", f"{folders.nginx}/", "-c", str(main))
     with trio.move_on_after(TEST_SECONDS) as late:
         run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True, umask=UMASK)

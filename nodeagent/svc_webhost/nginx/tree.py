@@ -138,7 +138,7 @@ class Tree:
 
 
 def _write_flushed(file: tuple[Path, str]) -> None:
-    """The caller syncs the folder once, after all files."""
+    """Write a file and flush it. The caller syncs the folder once, after all files."""
     path, text = file
     with path.open("w") as opened:
         opened.write(text)

@@ -50,7 +50,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.php")
 
 
 class PhpError(Exception):
-    """PHP of a site does not run as wanted; the message has its own error. The previous pool still runs."""
+    """PHP of a site does not run as it should; the message has PHP's own error. The previous pool still runs."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class PhpServing(Protocol):
         ...
 
     async def rest_idle(self, seconds: float) -> None:
-        """End masters without a request for so long; the next request of a visitor starts them again."""
+        """End masters that have had no request for so long; the next request of a visitor starts such a master
+        again."""
         ...
 
     async def reconcile(self, pools: Collection[Pool]) -> None:
@@ -87,15 +88,16 @@ class PhpServing(Protocol):
         ...
 
     async def is_current(self, pool: Pool) -> bool:
-        """Whether its configuration, which is used when it restarts, is correct."""
+        """Whether the service's configuration, which is used when it restarts, is correct."""
         ...
 
     async def problem(self, pool: Pool) -> str | None:
-        """Why visitors get no answer from it, in words; None: it answers. The check starts an idle one."""
+        """Why visitors get no answer from the service, in words; None: it answers. The check starts a service that is
+        idle."""
         ...
 
     async def stop(self, name: ServiceName) -> None:
-        """End it once it has answered its open requests, within a minute."""
+        """Stop the service once it has answered its open requests, after a minute at most."""
         ...
 
     async def remove(self, account: SiteAccount) -> None:
@@ -141,7 +143,7 @@ class PhpMasters:
             raise PhpError(str(error)) from error
 
     async def rest_idle(self, seconds: float) -> None:
-        """A failure does not keep the other masters from being ended; the first one is raised at the end."""
+        """If ending one master fails, the others are ended nevertheless; the first failure is raised at the end."""
         try:
             processes = await self._launcher.processes()
         except LauncherError as error:
@@ -166,7 +168,7 @@ class PhpMasters:
             raise PhpError(str(failures[0])) from failures[0]
 
     async def reconcile(self, pools: Collection[Pool]) -> None:
-        """A failure does not keep the other files from being written; the first one is raised at the end."""
+        """If writing one file fails, the others are written nevertheless; the first failure is raised at the end."""
 
         def prepare() -> list[OSError]:
             failures: list[OSError] = []
@@ -241,8 +243,8 @@ def _is_answer(answer: bytes, pool: Pool) -> bool:
 
 
 def _asked(pid: int) -> int | None:
-    """A counter that grows with each ended worker, and so with each answered request: half a minute after its last
-    request a master has no workers. None: it has workers now, or is gone."""
+    """A counter that grows with each ended worker, and so with answered requests: half a minute after its last request
+    a master has no workers. None: the master has workers now, or is gone."""
     try:
         if Path(f"/proc/{pid}/task/{pid}/children").read_text():
             return None

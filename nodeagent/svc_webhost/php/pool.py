@@ -170,6 +170,7 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
 
 
 def _workers(pool: Pool) -> int:
-    """Together with the master, and a few processes that a request may start, they stay within the site's limit."""
+    """The number of workers: together with the master, and a few processes that a request may start, they stay within
+    the site's limit of processes."""
     processes = pool.limits.processes
     return pool.settings.workers if processes is None else max(1, min(pool.settings.workers, processes - 3))

@@ -37,8 +37,9 @@ def files_kib(folder: Path) -> int:
 
 
 async def give_memory(postmaster: int, account: str, owner: UserName) -> None:
-    """Until it is cancelled, give each session of this owner `OWNER_BYTES`. `account`: PostgreSQL's system account. It
-    raises the limit itself, up to the hard limit of PostgreSQL's start: root of a container may not."""
+    """Until it is cancelled, give each session of this owner `OWNER_BYTES`. `account`: PostgreSQL's system account,
+    which raises the limits of its own processes, up to the hard limit with which PostgreSQL was started. (Root of a
+    container may not raise them.)"""
     known: set[int] = set()
     while True:
         for pid in await trio.to_thread.run_sync(_new, postmaster, owner, known):

@@ -297,7 +297,7 @@ class Postgres:
         *,
         rows: bool = False,
     ) -> None:
-        """In one transaction: all of it, or nothing."""
+        """Load in one transaction: either all of it, or nothing."""
         owner = owner_of(name)
         client = (
             *(str(PSQL), "--no-psqlrc", "--quiet", "--no-password", "--set=ON_ERROR_STOP=1"),
@@ -316,7 +316,7 @@ class Postgres:
 
     @asynccontextmanager
     async def _opened(self, name: DatabaseName) -> AsyncIterator[str]:
-        """Objects that users have created themselves become the owner's, as it dumps and replaces them."""
+        """Objects that users have created are given to the owner, since the owner dumps and replaces them."""
         owner = owner_of(name)
         members = await self._superuser.ask(Do.MEMBERS_OF(role=owner))
         await self._within(name, *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()))
@@ -346,13 +346,13 @@ class Postgres:
         await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner), Do.TAKE_FILES(role=owner))
 
     async def _within(self, database: DatabaseName, *orders: Order) -> None:
-        """In a customer's database, even if its owner lets nobody in."""
+        """Run in a customer's database, even if the database's owner allows nobody to connect."""
         await self._superuser.ask(Do.OPEN_DATABASE(database=database))
         await self._superuser.ask(*orders, database=database)
 
     async def _drop_role(self, role: UserName, prefix: str) -> None:
-        """With its objects and its privileges in all databases. Another customer who grants it something, and prevents
-        the revocation, only keeps a role that nobody can use."""
+        """With its objects and its privileges in all databases. If another customer has granted the role something, and
+        prevents that it is revoked, the role stays, but nobody can use it."""
         if not await self._superuser.ask(Do.EXISTS(role=role)):
             return
         await self._superuser.ask(Do.LOCK(role=role))
