@@ -28,7 +28,7 @@ NAME: Final = "service"
 
 
 class Source(StrEnum):
-    """Where the certificate that is shown is from: the controller's own authority, files of the operator's, or ACME."""
+    """Where the certificate in use comes from: the controller's own authority, files of the operator, or ACME."""
 
     AUTHORITY = "authority"
     FILES = "files"
@@ -36,8 +36,7 @@ class Source(StrEnum):
 
 
 class AcmeState(StrEnum):
-    """`waiting`: for the day of the renewal. `failing`: the last attempt came to nothing, and there is another one at
-    `next_at`."""
+    """`waiting`: until the renewal is due. `failing`: the last attempt failed, and the next one is at `next_at`."""
 
     WAITING = "waiting"
     ORDERING = "ordering"
@@ -46,8 +45,8 @@ class AcmeState(StrEnum):
 
 
 class Certificate(Model):
-    """`names` to `sha256` are of the certificate that is shown; the rest is of ACME, null where it is not used.
-    `last_error` is what the authority said, when the last attempt failed."""
+    """`names` to `sha256` are of the certificate in use. The other fields are about ACME, and null if it is not used.
+    `last_error`: what the authority said, if the last attempt failed."""
 
     source: Source
     names: list[str]

@@ -54,8 +54,8 @@ async def _make_once(database: Database) -> None:
 
 
 def _nat_network() -> IPv4Network:
-    """If the host has addresses in all four, the first is returned: its administrator sees the refusal and creates
-    another pool."""
+    """The range for machines behind NAT: the first of four that the host has no address in. If the host has addresses
+    in all four, the first is returned: its administrator sees that the pool is refused, and creates another one."""
     own = _own_addresses()
     return next((network for network in NAT_NETWORKS if not any(one in network for one in own)), NAT_NETWORKS[0])
 

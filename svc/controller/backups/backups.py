@@ -39,8 +39,8 @@ FROM {SCHEDULED}"""
 
 
 class ScheduledBackup(Model):
-    """A machine whose plan asks for backups. `next_due` in the past: the run has been overdue since, and starts as soon
-    as it can. `late`: it has been overdue for twelve hours."""
+    """A machine whose plan asks for backups. If `next_due` is in the past, the run has been overdue since then, and
+    starts as soon as it can. `late`: it has been overdue for twelve hours."""
 
     vm_id: UUID
     vm_name: str
@@ -56,10 +56,10 @@ class ScheduledBackup(Model):
 
 
 class Backup(Model):
-    """A complete copy of a machine's disks at the target. `frozen`: the guest's file systems were frozen while the
-    copy was taken. `stored_bytes` is the space that it added at the target. `elsewhere`: it is at the target of a node
-    that the machine has left, and is restored only if the machine's node has the same one mounted. `node_name` and
-    `target_name` are those of the copy, for staff; a target without a name is mounted on the node."""
+    """A complete copy of a machine's disks at the target. `frozen`: the guest's file systems were frozen while the copy
+    was taken. `stored_bytes` is the space that it added at the target. `elsewhere`: the copy is at the target of a node
+    that the machine has left, and can be restored only if the machine's present node has the same target mounted.
+    `node_name` and `target_name` are those of the copy, for staff; a target without a name is mounted on the node."""
 
     id: UUID
     vm_id: UUID
@@ -78,7 +78,7 @@ class BackupList(PageRequest):
 
 
 class RestoreRequest(Request):
-    """What the machine's disks hold now is lost, and with it its snapshots. `confirm` is its name."""
+    """What the machine's disks have on them now is lost, and so are its snapshots. `confirm` is the machine's name."""
 
     id: UUID
     backup_id: UUID

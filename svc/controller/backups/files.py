@@ -77,8 +77,8 @@ class CopyDownloadRequest(Request):
 
 
 class BackupVolume(Model):
-    """A file system in a backup: of a partition, a logical volume or a whole disk. One that is not `mounted` cannot be
-    read. `system`: a guest's system is on it."""
+    """A file system in a backup: of a partition, a logical volume or a whole disk. It can be read only if it is
+    `mounted`. `system`: a guest's system is on it."""
 
     number: int
     device: str
@@ -89,7 +89,7 @@ class BackupVolume(Model):
 
 
 class BackupEntry(Model):
-    """`target`: of a link, what it says; it leads nowhere but into its own volume."""
+    """`target`: the text of a link. A link is followed only within its own volume."""
 
     name: str
     kind: EntryKind

@@ -100,7 +100,7 @@ class TargetListRequest(Request):
 
 
 class TargetUseRequest(Request):
-    """Without a node and a location: every node that has no other."""
+    """Without a node and a location, the target is used by every node that has no other target."""
 
     id: UUID
     node_id: UUID | None = None
@@ -108,8 +108,8 @@ class TargetUseRequest(Request):
 
 
 class TargetUnuseRequest(Request):
-    """Without a node and a location: what every node uses that has no other. `mounted`: they copy to what is mounted on
-    them, also where there is a target for all others."""
+    """Without a node and a location, this is about the target of every node that has no other target. `mounted`: these
+    nodes copy to the file system that is mounted on them, even if there is a target for all others."""
 
     node_id: UUID | None = None
     location_id: UUID | None = None
@@ -117,7 +117,8 @@ class TargetUnuseRequest(Request):
 
 
 class TargetRemoveRequest(Request):
-    """`confirm` is its name. `forget_copies`: even if there are backups at it, which are then no longer listed."""
+    """`confirm` is the target's name. `forget_copies`: remove the target even if there are backups at it, which are
+    then not listed."""
 
     id: UUID
     confirm: Confirmation

@@ -34,8 +34,8 @@ operations = Operations[Controller]()
 
 class VMUpdateRequest(Request):
     """What is left out stays. Sizes are for staff and administrators, and change while the machine is stopped.
-    `restart_policy` holds from the next time on that the machine goes off. `labels` are all that it has then.
-    `protected`: it is neither deleted nor reinstalled until that is taken off."""
+    `restart_policy` applies from the next time that the machine goes off. `labels` replace all earlier labels.
+    `protected`: the machine can be neither deleted nor reinstalled until the protection is removed."""
 
     id: UUID
     name: MachineName | None = None
@@ -47,15 +47,15 @@ class VMUpdateRequest(Request):
 
 
 class VMUpdateResult(VM):
-    """The machine as it is recorded now. `task_id` carries the change out; when it fails, the record is put back. It is
-    null where the host has nothing to change."""
+    """The machine as it is recorded now. The task `task_id` makes the change on the host; if the task fails, the record
+    is restored. `task_id` is null if the host has nothing to change."""
 
     task_id: UUID | None
 
 
 class VMDeleteRequest(Request):
-    """Without `destroy_disks` its disk is kept on the node, as a volume of its project. Volumes that it has stay as
-    well, but for those that are to be deleted with it; `destroy_volumes` destroys all of them."""
+    """Without `destroy_disks` the machine's disk is kept on the node, as a volume of its project. The machine's volumes
+    stay as well, except for those that are to be deleted with it; `destroy_volumes` destroys all of them."""
 
     id: UUID
     confirm: Confirmation
@@ -76,8 +76,8 @@ class ResetPasswordRequest(Request):
 
 
 class ResetPasswordResult(Model):
-    """`password` is the generated one, there once; `chosen` is true when the caller gave it. It is set once the task
-    has succeeded."""
+    """`password` is the generated password, which is shown only once; `chosen` is true if the caller chose the
+    password. The password is set once the task has succeeded."""
 
     user: str
     task_id: UUID

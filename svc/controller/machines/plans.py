@@ -40,8 +40,9 @@ class PendingTraffic(Model):
 
 
 class Plan(Model):
-    """`ipv4_count` bounds the addresses that a customer may attach. A disabled plan makes no new machines. The traffic
-    policy is that of this month (`traffic_gib` null: no limit); it is set by PUT /plans/{id}/traffic alone."""
+    """`ipv4_count` bounds the addresses that a customer may attach. No new machines can be created with a disabled
+    plan. The traffic policy is that of this month (`traffic_gib` null: no limit); it is set by PUT /plans/{id}/traffic
+    alone."""
 
     id: UUID
     name: str

@@ -24,8 +24,8 @@ operations = Operations[Controller]()
 
 
 class VMCpuRequest(Request):
-    """Only the processor of the stored definition is rewritten: a guest that runs keeps its own until it is stopped and
-    started, and `facts.cpu.next_mode` says what waits."""
+    """Only the processor of the stored definition is rewritten: a guest that runs keeps its present processor until it
+    is stopped and started; until then `facts.cpu.next_mode` names the new one."""
 
     id: UUID
     cpu_mode: Annotated[

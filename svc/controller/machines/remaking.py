@@ -62,8 +62,8 @@ class Sizes(Request):
 class VMResizeRequest(Sizes):
     """`plan_id` or `plan` (its slug); or, for staff and administrators, sizes of its own, of which what is left out
     stays, and with which the machine keeps its plan. A disk only grows, also while the guest runs. New processors and
-    memory of a machine that runs need `reboot`: its guest is shut down in order within 90 seconds, and left running and
-    unchanged where it does not obey."""
+    memory of a machine that runs need `reboot`: its guest is shut down in order within 90 seconds; if it does not shut
+    down, it is left running and unchanged."""
 
     id: UUID
     plan_id: UUID | None = None
@@ -72,8 +72,9 @@ class VMResizeRequest(Sizes):
 
 
 class System(Request):
-    """Without an image the machine's own, as it is published now. Without `access_mode` the machine's own, without keys
-    and a password the keys that it has. `password` asks for one that is made up, and shown once."""
+    """Without an image, the machine's own image is used, as it is published now. Without `access_mode`, the machine's
+    own; without keys and a password, the machine's present keys. `password` asks for a generated password, which is
+    shown once."""
 
     image_id: UUID | None = None
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
@@ -88,7 +89,7 @@ class VMReinstallRequest(System):
     """Everything on the machine's disk is lost, its snapshots too; its name, addresses, size and groups stay.
     `image_id` or `image` (its slug), or neither for the machine's own image. With an ISO, `iso_id` or `iso` (its slug)
     or the machine's own, its disk is empty, the ISO in its drive, and it has the accounts that the installer makes.
-    `user_data` is the new system's: that of the old one goes with it."""
+    `user_data` is for the new system: the user data of the old system is dropped."""
 
     id: UUID
     confirm: Confirmation
@@ -101,8 +102,8 @@ class VMReinstallRequest(System):
 
 
 class VMReinstallResult(Model):
-    """`vm` is as it is recorded now: its image is the new one once `task` has succeeded. `password` is there once, when
-    the service made it. `replayed`: an earlier request with this idempotency key started it."""
+    """`vm`: the machine as it is recorded now; its image is the new one once `task` has succeeded. `password` is shown
+    only here, if the service generated one. `replayed`: an earlier request with this idempotency key started it."""
 
     vm: VM
     task: TaskModel

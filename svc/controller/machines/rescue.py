@@ -37,8 +37,8 @@ Force = Annotated[
 
 
 class VMRescueRequest(Request):
-    """Without keys, those that the machine was made with. A guest that runs is shut down in order within 90 seconds,
-    and left running where it does not obey; with `force` it is stopped at once."""
+    """Without keys, those that the machine was created with are used. A guest that runs is shut down in order within 90
+    seconds; if it does not shut down, it is left running. With `force` it is stopped at once."""
 
     id: UUID
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
@@ -53,8 +53,8 @@ class VMRescueEndRequest(Request):
 
 
 class VMRescueResult(Model):
-    """`user` signs in to the rescue system, by `password`, which is there once, or an SSH key, once `task` has
-    succeeded. `replayed`: an earlier request with this idempotency key started it."""
+    """Once `task` has succeeded, `user` can sign in to the rescue system by `password`, which is shown only here, or by
+    an SSH key. `replayed`: an earlier request with this idempotency key started it."""
 
     vm: VM
     task: TaskModel

@@ -35,8 +35,8 @@ SnapshotName = Annotated[
 
 
 class Snapshot(Model):
-    """`frozen`: the guest's file systems were held still for it; otherwise it is what the disks held, which of a guest
-    that ran is as after a power cut. `error` says why one that `failed` cannot be restored."""
+    """`frozen`: the guest's file systems were frozen when it was taken; otherwise it has what was on the disks, which
+    for a running guest is as after a power cut. `error` says why a snapshot that `failed` cannot be restored."""
 
     id: UUID
     vm_id: UUID
@@ -54,7 +54,7 @@ class SnapshotTakeRequest(Request):
 
 
 class SnapshotRestoreRequest(Request):
-    """What the machine's disks hold now is lost. `confirm` is its name."""
+    """What is on the machine's disks now is lost. `confirm` is the machine's name."""
 
     id: UUID
     snapshot_id: UUID

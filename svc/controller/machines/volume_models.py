@@ -35,10 +35,10 @@ Protected = Annotated[bool, Field(description="Keep it from being deleted.")]
 
 
 class Volume(Model):
-    """A further disk of a machine. `serial` is what the guest knows it by, and `device` its name there, where the
-    guest makes such names. The node is shown to staff and administrators; `project_id` is null of one that was found on
-    a node and is nobody's yet. `kept_of`: the machine that it was the disk of, before that was deleted. `error` says
-    why one that `failed` cannot be used."""
+    """A further disk of a machine. `serial` is what the guest knows it by, and `device` its name there, where the guest
+    makes such names. The node is shown to staff and administrators; `project_id` is null for a volume that was found on
+    a node and belongs to nobody yet. `kept_of`: the machine that it was the disk of, before that was deleted. `error`
+    says why a volume that `failed` cannot be used."""
 
     id: UUID
     name: str
@@ -85,8 +85,8 @@ class Volume(Model):
 
 
 class VolumeOrdered(Model):
-    """The volume as it is recorded now, and the task that makes it. `replayed`: an earlier request with
-    this idempotency key started it."""
+    """The volume as it is recorded now, and the task that creates it. `replayed`: an earlier request with this
+    idempotency key started the task."""
 
     volume: Volume
     task: TaskModel
@@ -108,8 +108,8 @@ class VolumeRequest(Request):
 
 
 class VolumeCreateRequest(Request):
-    """`vm_id`: made on the machine's node, and attached to it; its project is the machine's. Without, staff and
-    administrators name the project and the node, and it is free."""
+    """With `vm_id` the volume is created on the machine's node, in the machine's project, and attached to the machine.
+    Without it, staff and administrators name the project and the node, and the volume is attached to no machine."""
 
     name: VolumeName
     size_gib: DiskGib
@@ -129,8 +129,8 @@ class VolumeCreateRequest(Request):
 
 
 class VolumeUpdateRequest(Request):
-    """What is left out stays. `labels` are all that it has then. `project_id` gives it to another project, for
-    administrators."""
+    """What is left out stays. `labels` replace all earlier labels. `project_id` gives the volume to another project;
+    only administrators may do that."""
 
     id: UUID
     name: VolumeName | None = None

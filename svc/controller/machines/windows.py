@@ -24,7 +24,7 @@ operations = Operations[Controller]()
 
 class WindowsSetup(Model):
     """A Windows machine's first boot. `booted_at`: when it was seen to have ended; null before. `password_set_at` or
-    `password_error` then say what has come of the password that was ordered; both are null where none was.
+    `password_error` then say whether the requested password was set; both are null if none was requested.
     `credential_offered`: the machine's own password may be taken, once (`credential_taken_at`)."""
 
     vm_id: UUID
@@ -37,7 +37,7 @@ class WindowsSetup(Model):
 
 
 class WindowsCredential(Model):
-    """The password that the machine has set for itself, there once."""
+    """The password that the machine has set for itself. It is shown only once."""
 
     user: str
     password: str = Field(repr=False)
@@ -73,7 +73,8 @@ async def show_setup(context: Context[Controller], request: VMRequest) -> Window
     command=("vm", "windows-credential"),
 )
 async def take_credential(context: Context[Controller], request: VMRequest) -> WindowsCredential:
-    """It is read in the machine before it counts as taken, so that one that cannot be read is offered further on."""
+    """The password is read in the machine before it counts as taken. So if it cannot be read, it can still be taken
+    later."""
     services = context.services
     row = await _windows_machine(context, request.id)
     windows.require_offered(await windows.setup_of(services.database, request.id))

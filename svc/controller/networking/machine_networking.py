@@ -45,8 +45,8 @@ _REFUSED: Final = "The host could not apply it yet. It is retried, and the provi
 
 
 class NetworkStatus(StrEnum):
-    """Whether the host has what is recorded: `applied`; `applying`, which takes a moment; `waiting` for its node, or
-    for the machine to be built or found again; `failed`, and tried again."""
+    """Whether the host has what is recorded: `applied`; `applying`, which takes a moment; `waiting` for the machine's
+    node, or for the machine to be created or found again; `failed`, which is tried again."""
 
     APPLIED = "applied"
     APPLYING = "applying"
@@ -55,7 +55,7 @@ class NetworkStatus(StrEnum):
 
 
 class HeldState(StrEnum):
-    """`releasing`: detached, and given to nobody else before the host has let go of it."""
+    """`releasing`: detached, and given to nobody else until the host has released it."""
 
     ALLOCATED = "allocated"
     RELEASING = "releasing"
@@ -93,7 +93,7 @@ class GroupName(Model):
 
 
 class PoolChoice(Model):
-    """A pool that the machine may have a further address of."""
+    """A pool from which the machine may get a further address."""
 
     id: UUID
     name: str
@@ -102,7 +102,7 @@ class PoolChoice(Model):
 
 
 class MachineNetworking(Model):
-    """`pools` are what a further address of the first NIC may be of, in the order in which they are tried.
+    """`pools` are those from which the first NIC may get a further address, in the order in which they are tried.
     `rate_mbps` is the operator's cap and `effective_rate_mbps` the cap that applies, each way; null is none.
     `ipv4_allowed` is how many addresses the plan allows; staff and administrators, whom it does not bind, see null
     where there is no plan. `month` is the transfer of the month that runs. `error` says why `status` is failed."""

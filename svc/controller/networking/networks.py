@@ -24,7 +24,7 @@ Mtu = Annotated[int, Field(ge=576, le=9216)]
 
 
 class Network(Model):
-    """`default`: the network that new machines are on."""
+    """`default`: the network of new machines for which no network is named."""
 
     id: UUID
     name: str
@@ -44,7 +44,8 @@ class NetworkCreateRequest(Request):
 
 
 class NetworkUpdateRequest(Request):
-    """A network becomes the default in place of another one; it does not cease to be without one."""
+    """A network becomes the default by replacing another one; so the default network cannot just stop being the
+    default."""
 
     id: UUID
     default: Annotated[bool, Field(description="Only true: name another network to take its place.")] | None = None

@@ -63,8 +63,8 @@ class Allocation(Model):
 
 
 class Reservation(Model):
-    """Addresses set aside, `range_end` included. `arithmetic`: by the pool itself, for the reason in `note`; not to be
-    deleted."""
+    """Addresses set aside, `range_end` included. `arithmetic`: reserved by the pool itself, for the reason in `note`;
+    such a reservation cannot be deleted."""
 
     id: UUID
     ip: str

@@ -69,8 +69,9 @@ PrefixLength = Annotated[int, Field(ge=0, le=128)]
 
 
 class PoolModel(Model):
-    """`pressure` is the share of the range that is not free, 0 to 1. `total` is how many addresses the range has; of an
-    IPv6 pool, as every count, sub-prefixes of `prefix_len`. `node_ids` empty: every node of the location."""
+    """`pressure` is the share of the range that is not free, 0 to 1. `total` is how many addresses the range has; for
+    an IPv6 pool this and every other count is of sub-prefixes of `prefix_len`. `node_ids` empty: every node of the
+    location."""
 
     id: UUID
     network_id: UUID

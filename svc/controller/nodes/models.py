@@ -52,7 +52,7 @@ class NodeDisk(Model):
 
 
 class Overcommit(Model):
-    """How many times what the host has is promised to machines: 1 promises nothing twice."""
+    """How many times of what the host has may be promised to machines; with 1 nothing is promised twice."""
 
     cpu: float
     memory: float

@@ -74,7 +74,7 @@ class OrphanAdopt(Request):
 
 
 class OrphanDiscard(Request):
-    """`destroy_disks`: of a machine that no record knows; its host keeps them aside otherwise."""
+    """`destroy_disks` is for a machine that no record knows; without it the host keeps the machine's disks aside."""
 
     id: UUID
     destroy_disks: bool = False
@@ -202,7 +202,7 @@ async def write_off_node(context: Context[Controller], request: OrphanNode) -> N
 
 
 async def _delete_from_host(context: Context[Controller], node_id: UUID, request: OrphanDiscard) -> None:
-    """Recorded first, since a command to a host cannot be taken back."""
+    """The deletion is recorded before it is ordered, since a command to a host cannot be undone."""
     services = context.services
 
     async def work(tx: Transaction) -> None:

@@ -39,7 +39,7 @@ class SoldPlan(Model):
 
 
 class SoldImage(Model):
-    """`min_...`: what a plan must have at least."""
+    """`min_...`: the least that a plan must have for this image."""
 
     id: UUID
     slug: str
@@ -64,7 +64,7 @@ class ProvisionCatalogue(Model):
 
 
 class ProvisionSettings(Model):
-    """`suspend_mode`: what a suspension does that names no mode."""
+    """`suspend_mode`: what a suspension does if its order names no mode."""
 
     suspend_mode: SuspendMode
 

@@ -52,7 +52,7 @@ class ChangePlanRequest(Request):
 
 
 class ResizeRequest(Sizes):
-    """The machine keeps its plan, for what that says of traffic and addresses."""
+    """The machine keeps its plan, which still decides about traffic and addresses."""
 
     id: UUID
     reboot: Reboot = False
@@ -69,8 +69,8 @@ class ReinstallRequest(System):
 
 
 class ServiceChange(Model):
-    """The service as it is recorded now; when `task` fails, the machine is put back. `replayed`: the key had ordered
-    this before."""
+    """The service as it is recorded now; if `task` fails, the machine is restored to what it was. `replayed`: an
+    earlier request with this key has ordered this."""
 
     service: Service
     task: TaskModel

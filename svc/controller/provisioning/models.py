@@ -33,7 +33,7 @@ class ServiceCustomer(Model):
 
 
 class ServiceMachine(Model):
-    """`task_id` is of what is under way with it."""
+    """`task_id` is of the task that is under way for the machine."""
 
     id: UUID
     name: str
@@ -43,8 +43,9 @@ class ServiceMachine(Model):
 
 
 class Service(Model):
-    """What was sold. `state` is what was decided; `settled` whether the machine is so by now. `machine` is null once it
-    is gone. `suspend_mode` is of the suspension in force, `state_reason` why it is suspended or why it failed."""
+    """What was sold. `state` is what was decided; `settled` says whether the machine is in this state by now. `machine`
+    is null once it is gone. `suspend_mode` is of the suspension in force, `state_reason` why it is suspended or why it
+    failed."""
 
     id: UUID
     integration: str
@@ -71,7 +72,7 @@ class Service(Model):
 
 
 class ServiceEvent(Model):
-    """What became of a service, and whose doing it was."""
+    """What happened to a service, and who did it."""
 
     id: int
     at: datetime
@@ -82,8 +83,8 @@ class ServiceEvent(Model):
 
 
 class ProvisionResult(Model):
-    """`password` is there where the service made one, and again for a repeated call with the same key; a chosen one is
-    never repeated. `replayed`: the key had made this service before."""
+    """`password` is there if the service generated one, and again for a repeated call with the same key; a password
+    that was chosen is never shown. `replayed`: the key had made this service before."""
 
     service: Service
     vm: VM

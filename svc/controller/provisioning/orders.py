@@ -33,7 +33,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.controller.provisi
 
 
 class ServiceSuspendRequest(Request):
-    """`mode` left out is the one of the settings. `reason` is for those who look at the service later."""
+    """Without `mode`, the mode of the settings applies. `reason` is for those who look at the service later."""
 
     id: UUID
     mode: SuspendMode | None = None
