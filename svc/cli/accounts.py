@@ -83,14 +83,20 @@ async def _give_code(client: Client, needed: Mapping[str, Any], code: str | None
     """The second step of a sign-in. If the account must set up a second factor first, that comes before it."""
     enrolment = needed["enrolment"]
     if enrolment is not None:
-        say("Administrators sign in with a code as well here. Have an authenticator read this, or type the secret:\n")
+        say(
+            "Administrators of this service sign in with a second factor. Scan this with an authenticator app, "
+            "or type the secret:"
+        )
         say(f"{enrolment['url']}\nsecret: {enrolment['secret']}\n")
     if code is None:
         code = await _typed_code()
     body = {"pending": needed["pending"], "code": code}
     signed_in = await client.call("POST", "/auth/code", body=body, headers=headers)
     if signed_in["recovery_codes"]:
-        say("Each of these signs in once without the authenticator. They are shown once and kept nowhere:\n")
+        say(
+            "Recovery codes: each signs in once without the authenticator. They are shown only now, so store "
+            "them safely:"
+        )
         say("\n".join(signed_in["recovery_codes"]) + "\n")
 
 
@@ -100,7 +106,7 @@ async def _typed_code() -> str:
         return typed
     line = click.get_text_stream("stdin").readline()
     if not line:
-        raise Failure(Exit.INVALID, "this account needs a code of its authenticator", "give --code")
+        raise Failure(Exit.INVALID, "this account signs in with a second factor: a code is required", "give --code")
     return line.strip()
 
 
@@ -121,10 +127,12 @@ async def trust(url: str, fingerprint: str | None) -> str | None:
         return authority
     if not sys.stdin.isatty():
         hint = f"give --fingerprint {seen} if it is what the service printed"
-        raise Failure(Exit.FORBIDDEN, f"nothing here vouches for the certificate of {url}; nothing was sent", hint)
-    say(f"Nothing here vouches for the certificate of {url}.\nSHA-256 of its authority: {seen}")
+        raise Failure(
+            Exit.FORBIDDEN, f"the certificate of {url} is not trusted on this computer; nothing was sent", hint
+        )
+    say(f"The certificate of {url} is not trusted on this computer. SHA-256 of its authority: {seen}")
     if not click.confirm("Is that the fingerprint that the service printed?", err=True):
-        raise Failure(Exit.FORBIDDEN, "not trusted; nothing was sent")
+        raise Failure(Exit.FORBIDDEN, "the certificate was not trusted; nothing was sent")
     return authority
 
 
@@ -151,7 +159,7 @@ async def _authority(url: str) -> str:
     if answer.status_code == httpx.codes.NOT_FOUND and b'"not_found"' in answer.content:
         return await _own_certificate(url)
     if not answer.is_success or "BEGIN CERTIFICATE" not in answer.text:
-        raise Failure(Exit.INVALID, f"{url} is no service of this kind", "is that its address?")
+        raise Failure(Exit.INVALID, f"{url} does not answer as a controller or a panel does", "is that its address?")
     return answer.text
 
 

@@ -45,10 +45,10 @@ async def _authority(acme: AcmeSettings) -> Finding:
         return Finding("ACME", Verdict.WARNING, str(error))
     if not acme.terms_agreed:
         terms = f"read {meta.terms}, then " if meta.terms else ""
-        words = f"the terms of {acme.directory} are not agreed to: {terms}set terms-agreed = true in the table [acme]"
+        words = f"the terms of {acme.directory} are not accepted: {terms}set terms-agreed = true in the table [acme]"
         return Finding("ACME", Verdict.WARNING, words)
     if meta.external_account_required and acme.external_key_id is None:
-        words = f"{acme.directory} wants an account of its own: set eab-key-id and eab-key-file as it gave them out"
+        words = f"{acme.directory} requires an external account: set eab-key-id and eab-key-file to what it gave you"
         return Finding("ACME", Verdict.WARNING, words)
     return Finding("ACME", Verdict.OK, f"{acme.directory} answers")
 
@@ -58,9 +58,11 @@ async def _resolved(name: str) -> Finding:
         with trio.fail_after(_TIMEOUT):
             found = await trio.socket.getaddrinfo(name, HTTP_PORT, type=trio.socket.SOCK_STREAM)
     except (OSError, trio.TooSlowError) as error:
-        return Finding("name", Verdict.WARNING, f"{name} leads to no address: {error or 'no answer'}; mend its DNS")
+        return Finding(
+            "name", Verdict.WARNING, f"{name} has no address in the DNS: {error or 'no answer'}; fix its DNS records"
+        )
     addresses = ", ".join(dict.fromkeys(str(entry[4][0]) for entry in found))
-    return Finding("name", Verdict.OK, f"{name} leads to {addresses}")
+    return Finding("name", Verdict.OK, f"{name} resolves to {addresses}")
 
 
 async def _answered(name: str) -> Finding:
@@ -79,6 +81,6 @@ async def _answered(name: str) -> Finding:
         words = f"port {HTTP_PORT} of {name} cannot be reached from here: {error or type(error).__name__}"
         return Finding("port 80", Verdict.WARNING, words)
     if said != NO_CHALLENGE:
-        words = f"something else answers at {url}; have it pass {CHALLENGE_PATH} on to the controller"
+        words = f"another server answers at {url}; configure it to pass {CHALLENGE_PATH} on to the controller"
         return Finding("port 80", Verdict.WARNING, words)
     return Finding("port 80", Verdict.OK, f"the controller answers at {name}")

@@ -23,14 +23,18 @@ def acme_options(contact: str) -> tuple[Callable[[Any], Any], ...]:
             type=bool,
             default=False,
             show_default=True,
-            help="You agree to the authority's terms; without, nothing is asked of it.",
+            help="Accept the authority's terms of service; without, no certificate is requested.",
         ),
         click.option("--acme-directory", default=LETS_ENCRYPT, show_default=True, help="The authority."),
         click.option(
-            "--acme-roots", type=FILE, help="Who vouches for the authority's own server, if the system does not."
+            "--acme-roots",
+            type=FILE,
+            help="CA certificates to trust for the authority's own server, if the system does not trust it.",
         ),
-        click.option("--acme-eab-key-id", help="Your account with a commercial authority (external account binding)."),
-        click.option("--acme-eab-key-file", type=FILE, help="The file of its key, in base64url."),
+        click.option(
+            "--acme-eab-key-id", help="Key id of your account with a commercial authority (external account binding)."
+        ),
+        click.option("--acme-eab-key-file", type=FILE, help="File with the key of that account, in base64url."),
     )
 
 
@@ -47,7 +51,9 @@ def acme_settings(
 ) -> AcmeSettings | None:
     """None without a contact. Raises `Failure` for options that contradict each other."""
     if (eab_key_id is None) is not (eab_key_file is None):
-        raise Failure(Exit.INVALID, "An external account has an id and a file with its key: give both, or none.")
+        raise Failure(
+            Exit.INVALID, "An external account needs both its key id and its key file: give both, or neither."
+        )
     if contact is None:
         return None
     return AcmeSettings(

@@ -15,14 +15,14 @@ _FILTERS = ("actor", "operation", "target_kind", "target_id", "outcome", "since"
 
 @shared
 @click.command("export")
-@click.option("--actor", help="Who did it.")
-@click.option("--operation", help="By its name in `svc ops`.")
-@click.option("--target-kind", help="What it was about.")
-@click.option("--target-id", help="Which one it was about.")
-@click.option("--outcome", type=click.Choice(["ok", "denied", "failed"]), help="What came of it.")
-@click.option("--since", metavar="TIME", help="From this time on, as 2026-11-01T00:00:00Z.")
-@click.option("--until", metavar="TIME", help="Before this time.")
-@click.option("--after", type=int, help="Behind the entry of this number, the last that is here already.")
+@click.option("--actor", help="Who did it: only entries of this actor.")
+@click.option("--operation", help="Only this operation, named as in `svc ops`.")
+@click.option("--target-kind", help="Only targets of this kind.")
+@click.option("--target-id", help="Only the target with this id.")
+@click.option("--outcome", type=click.Choice(["ok", "denied", "failed"]), help="Only entries with this outcome.")
+@click.option("--since", metavar="TIME", help="Only entries from this time on, such as 2026-11-01T00:00:00Z.")
+@click.option("--until", metavar="TIME", help="Only entries before this time.")
+@click.option("--after", type=int, help="Continue after the entry with this number, the last that you already have.")
 @click.pass_obj
 async def export(session: Session, /, **given: Any) -> None:
     """Write entries of the audit as JSON, one a line, the oldest first."""

@@ -16,8 +16,8 @@ _ADDED_UP = ("seals", "rows", "archived_rows")
 
 @shared
 @click.command("verify")
-@click.option("--after", default=0, help="The last seal that was compared already.")
-@click.option("--digest", help="One that was logged before: it has to be that of a seal.")
+@click.option("--after", default=0, help="Number of the last seal that was already compared.")
+@click.option("--digest", help="Digest that was logged earlier; it must be that of a seal.")
 @click.pass_obj
 async def verify(session: Session, /, after: int, digest: str | None, **given: Any) -> None:
     """Compare the audit with its seals, archived rows included."""
@@ -35,6 +35,6 @@ async def verify(session: Session, /, after: int, digest: str | None, **given: A
     if answer["problem"] is not None:
         raise Failure(
             Exit.TASK_FAILED,
-            f"the audit is not as it was sealed: {answer['problem']}",
+            f"the audit log does not match its seals: {answer['problem']}",
             "compare the rows with a backup of the database; docs/audit.md says what this means",
         )

@@ -53,9 +53,9 @@ _PASSPHRASE_FILE = click.option(
 @_TO
 @_PASSPHRASE_FILE
 @click.option("--keep", envvar="SVC_BACKUP_KEEP", type=click.IntRange(min=0), default=14, show_default=True,
-              help="How many archives stay there; 0 keeps all.")  # fmt: skip
+              help="Archives to keep there; 0 keeps all.")  # fmt: skip
 @click.option("--every", envvar="SVC_BACKUP_EVERY", type=click.FloatRange(min=0, min_open=True), default=24.0,
-              show_default=True, help="Hours between backups: past twice that operators have an alert.")  # fmt: skip
+              show_default=True, help="Hours between backups; twice as many raise an alert.")  # fmt: skip
 @controller_options
 async def backup(
     config: ControllerConfig,
@@ -147,11 +147,11 @@ async def restore(
     except (DumpError, DatabaseStartError, MigrationError, ServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"The restore failed: {error}", f"Empty {config.data_dir} and try again.") from error
     write(f"Restored the controller of {done.manifest.host}, as of {done.manifest.taken_at:%F %T} UTC.")
-    write(f"Orders that were under way then, and are ended: {done.orders}")
-    write(f"Sessions ended; people sign in again, with their passwords of then: {done.sessions}")
-    write("API tokens work as they did then. Revoke again those that were revoked since.")
+    write(f"Orders that were in progress at that time and are ended: {done.orders}")
+    write(f"Sessions ended; people sign in again, with their passwords of that time: {done.sessions}")
+    write("API tokens are as they were at that time. Revoke again those that were revoked since.")
     if done.settings is not None:
-        write(f"The settings of then: {done.settings}")
+        write(f"The settings of that time: {done.settings}")
     write("Start the service, and decide about what `svc node orphans` shows once the nodes are back.")
 
 
@@ -179,7 +179,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
             forget_marks(config.data_dir)
     except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"Nothing was changed: {error}") from error
-    write(f"Orders that were under way then, and are ended: {orders}")
+    write(f"Orders that were in progress at that time and are ended: {orders}")
     write(f"Sessions ended: {sessions}")
 
 
@@ -205,7 +205,7 @@ def _passphrase(path: Path | None) -> str:
     if len(text) < _SHORTEST:
         raise Failure(
             Exit.INVALID,
-            f"There is no passphrase of at least {_SHORTEST} characters.",
+            f"The passphrase is missing or has fewer than {_SHORTEST} characters.",
             f"Put one into a file and name it with --passphrase-file, or set {_PASSPHRASE}.",
         )
     return text

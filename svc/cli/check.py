@@ -91,13 +91,17 @@ def _data_folder(config: ControllerConfig) -> Finding:
     if not folder.exists():
         nearest = next(parent for parent in folder.parents if parent.exists())
         if os.access(nearest, os.W_OK | os.X_OK):
-            return Finding("data", Verdict.OK, f"{folder} is made at the first start")
-        return Finding("data", Verdict.FAILED, f"{folder} is not there, and this account may not make it in {nearest}")
+            return Finding("data", Verdict.OK, f"{folder} does not exist yet; the first start creates it")
+        return Finding(
+            "data", Verdict.FAILED, f"{folder} does not exist, and this account cannot create it in {nearest}"
+        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        return Finding("data", Verdict.FAILED, f"this account may not write to {folder}; it has to own it")
+        return Finding("data", Verdict.FAILED, f"this account cannot write to {folder}; it must own the folder")
     key = folder / "secret.key"
     if key.exists() and key.stat().st_mode & 0o077:
-        return Finding("data", Verdict.WARNING, f"others may read {key}, which opens what is sealed: chmod 600 {key}")
+        return Finding(
+            "data", Verdict.WARNING, f"other users can read {key}, the key of stored secrets: chmod 600 {key}"
+        )
     return Finding("data", Verdict.OK, str(folder))
 
 
@@ -116,8 +120,10 @@ def _certificate(config: ControllerConfig) -> Finding:
     elif config.certificate is not None:
         certificate, key = config.certificate
     else:
-        until = "until there is one by ACME, " if config.acme is not None else ""
-        return Finding("certificate", Verdict.OK, f"{until}browsers are shown one of the controller's own authority")
+        until = "until ACME issues one, " if config.acme is not None else ""
+        return Finding(
+            "certificate", Verdict.OK, f"{until}browsers get a certificate of the controller's own authority"
+        )
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         shown = x509.load_pem_x509_certificate(certificate.read_bytes())

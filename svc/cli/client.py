@@ -42,7 +42,7 @@ class Client:
         headers = {"Accept": "application/json"}
         if profile.token:
             if not profile.token.isascii() or any(character.isspace() for character in profile.token):
-                raise Failure(Exit.INVALID, "the API token holds characters that no token has")
+                raise Failure(Exit.INVALID, "the API token contains characters that no token has")
             headers["Authorization"] = f"Bearer {profile.token}"
         transport = (
             # Without TLS: loading the web's certificate authorities would take 30 ms of CPU.
@@ -137,7 +137,7 @@ class Client:
             error = response.json()["error"]
             code = ErrorCode(error["code"])
         except (ValueError, KeyError, TypeError):
-            what = f"{self.profile.url} answered {response.status_code}, and not in the way of this service"
+            what = f"{self.profile.url} answered {response.status_code}, but not as a controller or a panel does"
             raise Failure(Exit.INTERNAL, what, "is that the address of the controller?") from None
         hint = error.get("hint")
         if code is ErrorCode.UNAUTHENTICATED and (not hint or self.profile.token is None):
@@ -154,11 +154,11 @@ class Client:
 
     def _unreachable(self, error: httpx.TransportError, *, sent: bool = False) -> Failure:
         if certificate_refused(error):
-            trusted = "the one this profile trusts" if self.profile.trusted else "one this system vouches for"
+            trusted = "trusted by this profile" if self.profile.trusted else "trusted by this system"
             hint = f"if its certificate was renewed, sign in again: svc login {self.profile.url}"
             return Failure(Exit.UNAVAILABLE, f"the certificate of {self.profile.url} is not {trusted}", hint)
         reason = str(error) or type(error).__name__
-        hint = "the connection broke after the request was sent: look whether it was done"
+        hint = "the connection was lost after the request was sent: check whether the change was made"
         if self.profile.socket is not None:
             what, running = f"cannot reach the core at {self.profile.socket}", "is the panel's core running?"
         else:

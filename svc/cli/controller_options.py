@@ -30,18 +30,23 @@ _OPTIONS = (
         help="The configuration file (docs/configuration.md).",
     ),
     click.option("--data", type=_FOLDER, default=Path("/var/lib/svc/controller"), show_default=True),
-    click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers and nodes reach it."),
+    click.option(
+        "--public-host",
+        default="127.0.0.1",
+        show_default=True,
+        help="Host name or address at which browsers and nodes reach the controller.",
+    ),
     click.option(
         "--bind",
         default="0.0.0.0",  # noqa: S104
         show_default=True,
-        help="The address to listen on; * and :: stand for every one, of IPv4 and IPv6.",
+        help="The address to listen on; * and :: are all addresses of IPv4 and IPv6.",
     ),
     click.option(
         "--origin",
         "origins",
         multiple=True,
-        help="Where browsers see the pages besides: https://name. May be repeated.",
+        help="Another address of the pages in browsers: https://name. May be repeated.",
     ),
     click.option(
         "--certificate",
@@ -50,25 +55,35 @@ _OPTIONS = (
     ),
     click.option("--certificate-key", type=_FILE, help="Its private key."),
     *acme_options("Get the certificate by ACME instead: the e-mail address that the authority writes to."),
-    click.option("--acme-name", "acme_names", multiple=True, help="For this name; --public-host if none is given."),
     click.option(
-        "--acme-port", default=80, show_default=True, help="Where it asks for proofs; 0: the API's port alone."
+        "--acme-name",
+        "acme_names",
+        multiple=True,
+        help="Name to get the certificate for; --public-host by default. May be repeated.",
+    ),
+    click.option(
+        "--acme-port",
+        default=80,
+        show_default=True,
+        help="Port that the authority checks by HTTP; 0: the API's port only.",
     ),
     click.option("--api-port", default=8443, show_default=True),
     click.option("--gateway-port", default=8444, show_default=True),
-    click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz."),
+    click.option(
+        "--operations-port", default=8445, show_default=True, help="Port on loopback for /metrics and /healthz."
+    ),
     click.option("--heartbeat", default=5.0, show_default=True, help="Seconds between the heartbeats of nodes."),
     click.option(
         "--rescue-system",
         type=click.Path(path_type=Path, resolve_path=True),
         default=Path("/usr/share/svc-controller/rescue.tar"),
         show_default=True,
-        help="What machines in rescue boot, by tools/images/build-rescue (docs/rescue.md).",
+        help="The rescue system, as tools/images/build-rescue makes it (docs/rescue.md).",
     ),
     click.option(
         "--otlp-endpoint",
         envvar=["SVC_CONTROLLER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
-        help="A collector of traces, by OTLP over HTTP: http://127.0.0.1:4318 (docs/monitoring.md).",
+        help="Trace collector, by OTLP over HTTP: http://127.0.0.1:4318 (docs/monitoring.md).",
     ),
     click.option(
         "--trace-ratio",
@@ -76,7 +91,7 @@ _OPTIONS = (
         type=click.FloatRange(0.0, 1.0),
         default=1.0,
         show_default=True,
-        help="The part of the traces that is kept.",
+        help="Share of traces to keep, from 0 to 1.",
     ),
 )
 CONTEXT = {"auto_envvar_prefix": "SVC_CONTROLLER"}
@@ -112,14 +127,14 @@ def _config(
         raise Failure(
             Exit.INVALID,
             "otlp-endpoint is the address of a collector, such as http://127.0.0.1:4318, without a user or a password.",
-            "What it wants to be shown goes into OTEL_EXPORTER_OTLP_HEADERS.",
+            "The collector's credentials go into OTEL_EXPORTER_OTLP_HEADERS.",
         )
     if (certificate is None) is not (certificate_key is None):
-        raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
+        raise Failure(Exit.INVALID, "A certificate and its private key belong together: give both, or neither.")
     if acme_contact is None and (acme_terms_agreed or acme_names or acme_eab_key_id):
         raise Failure(Exit.INVALID, "A certificate by ACME needs a contact: an e-mail address for the authority.")
     if acme_contact is not None and certificate is not None:
-        raise Failure(Exit.INVALID, "The certificate is either in files of yours, or comes by ACME: give one of them.")
+        raise Failure(Exit.INVALID, "Give either certificate files or ACME for the certificate, not both.")
     acme = acme_settings(
         acme_contact,
         terms_agreed=acme_terms_agreed,

@@ -16,7 +16,7 @@ from svc.cli.work import started_by
 @shared
 @click.command("diagnose")
 @click.argument("site", type=Name("/sites"))
-@click.option("--repair", metavar="REPAIR", help="Repair this first: what a diagnosis names as what helps.")
+@click.option("--repair", metavar="REPAIR", help="Repair to run first, as named by a diagnosis.")
 @click.pass_obj
 async def diagnose(session: Session, /, site: str, repair: str | None, **given: Any) -> None:
     """What is wrong with a site, by what that shows, and which repair helps."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 1 << 20
 STANDARD_OUTPUT: Final = Path("-")
 _UNFIT: Final = re.compile(r"[^\w.@+-]+")
-_DAMAGED: Final = "a part of the file did not arrive whole"
+_DAMAGED: Final = "a part of the file arrived incomplete"
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,16 @@ class _Part:
 async def download(client: Client, path: str, query: Mapping[str, Any], to: Path | None) -> None:
     """Download a file to `to`, or into that folder under its own name. Nothing is overwritten."""
     if to == STANDARD_OUTPUT and sys.stdout.isatty():
-        raise Failure(Exit.INVALID, "a terminal is no place for a file; nothing was fetched", "give -o FILE, or a pipe")
+        raise Failure(
+            Exit.INVALID, "the file would be written to the terminal; nothing was fetched", "give -o FILE, or a pipe"
+        )
     first = await _fetch(client, path, query, 0)
     if to == STANDARD_OUTPUT:
         await _print(client, path, query, first)
         return
     where = to or Path(_file_name(first.name))
     if to is None and where.exists():
-        raise Failure(Exit.CONFLICT, f"{where} is there already", "give another name with -o FILE")
+        raise Failure(Exit.CONFLICT, f"{where} already exists", "give another name with -o FILE")
     unfinished = where.with_name(f".{where.name}.{hashlib.sha256(first.version.encode()).hexdigest()[:16]}.part")
     try:
         _forget_other_versions(where, unfinished)
@@ -73,7 +75,7 @@ async def _complete(client: Client, path: str, query: Mapping[str, Any], first: 
             if part.version != first.version:
                 raise Failure(Exit.CONFLICT, "the file has changed since the download started", "start again")
             if not part.data:
-                raise Failure(Exit.FAILED, _DAMAGED, "run the command again: it goes on where this ended")
+                raise Failure(Exit.FAILED, _DAMAGED, "run the command again: it resumes the download")
             file.write(part.data)
             there += len(part.data)
             bar.advance(len(part.data))
@@ -102,7 +104,7 @@ async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: in
     except binascii.Error as error:
         raise Failure(Exit.FAILED, _DAMAGED) from error
     if hashlib.sha256(data).hexdigest() != answer["sha256"]:
-        raise Failure(Exit.FAILED, _DAMAGED, "run the command again: it goes on where this ended")
+        raise Failure(Exit.FAILED, _DAMAGED, "run the command again: it resumes the download")
     return _Part(data, answer["size"], answer["version"], answer["name"], answer["whole_sha256"])
 
 
@@ -112,7 +114,9 @@ def _compared(file: Path, first: _Part) -> str:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if first.whole_sha256 is not None and found != first.whole_sha256:
         file.unlink()
-        raise Failure(Exit.FAILED, "what was downloaded is not the file that was stored; nothing was kept", "try again")
+        raise Failure(
+            Exit.FAILED, "the downloaded file differs from the stored one (SHA-256); it was discarded", "try again"
+        )
     return found
 
 

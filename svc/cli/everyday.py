@@ -38,8 +38,8 @@ def shared(command: click.Command) -> click.Command:
 @click.command()
 @click.argument("url")
 @click.option("--email", prompt="E-mail", help="Who you are.")
-@click.option("--password", metavar="SECRET", help="Asked for when left out; `-` reads standard input.")
-@click.option("--code", metavar="CODE", help="Of the authenticator, or a recovery code; asked for when it is needed.")
+@click.option("--password", metavar="SECRET", help="Prompted for if left out; `-` reads standard input.")
+@click.option("--code", metavar="CODE", help="Code of the authenticator, or a recovery code; prompted for when needed.")
 @click.option("--name", default="default", show_default=True, help="The profile to write.")
 @click.option("--fingerprint", help="SHA-256 of its certificate authority, as the service printed it.")
 @click.option("--days", default=90, show_default=True, help="How long the token lasts; 0: for ever.")
@@ -149,7 +149,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 @shared
 @click.command("stream")
-@click.option("--after", metavar="POSITION", help="Resume behind this event.")
+@click.option("--after", metavar="POSITION", help="Resume after this event.")
 @click.pass_obj
 async def stream(session: Session, /, after: str | None, **given: Any) -> None:
     """Print what changes, as it changes; a lost connection is resumed where it broke."""
@@ -191,7 +191,9 @@ def watching(kind: WorkKind) -> click.Command:
     @shared
     @click.command("watch", help=f"Follow the log of a {kind.noun} to its end.")
     @click.argument("work", metavar=kind.noun.upper())
-    @click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting then.")
+    @click.option(
+        "--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop waiting after this time."
+    )
     @click.pass_obj
     async def watch(session: Session, /, work: str, wait_timeout: float | None, **given: Any) -> None:
         from svc.cli import following
@@ -233,14 +235,16 @@ async def vnc(session: Session, /, name: str, port: int, **given: Any) -> None:
 @click.command("groups")
 @click.argument("name", type=Name("/vms"))
 @click.argument("groups", nargs=-1, type=Name("/security-groups"), metavar="[GROUP]...")
-@click.option("--none", is_flag=True, help="Take it out of every group: it is then not filtered.")
+@click.option(
+    "--none", is_flag=True, help="Remove the machine from all security groups; its traffic is then not filtered."
+)
 @click.pass_obj
 async def groups(session: Session, /, name: str, groups: tuple[str, ...], none: bool, **given: Any) -> None:
     """Put a machine into security groups, in place of those it is in; without any, show those it is in."""
     from svc.cli.naming import resolve
 
     if none and groups:
-        raise click.UsageError("--none leaves no group over: name groups, or give --none")
+        raise click.UsageError("--none removes all groups: give either group names or --none")
     session = narrow(session, given)
     async with session.client() as client:
         path = f"/vms/{await resolve(client, session.listing('/vms'), name)}"
@@ -258,7 +262,7 @@ async def groups(session: Session, /, name: str, groups: tuple[str, ...], none: 
 @click.argument("site", type=Name("/sites"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("path")
-@click.option("--replace", is_flag=True, help="Also where a file is there already.")
+@click.option("--replace", is_flag=True, help="Replace an existing file.")
 @click.pass_obj
 async def upload(session: Session, /, site: str, file: Path, path: str, replace: bool, **given: Any) -> None:
     """Send a file of this computer to a site: to PATH there, or into that folder where it ends in a slash."""
@@ -276,7 +280,7 @@ async def upload(session: Session, /, site: str, file: Path, path: str, replace:
 @shared
 @click.command("upload")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--owner-email", metavar="ADDRESS", help="Whose the sites become; administrators name it.")
+@click.option("--owner-email", metavar="ADDRESS", help="Owner of the sites; required from administrators.")
 @click.pass_obj
 async def import_upload(session: Session, /, file: Path, owner_email: str | None, **given: Any) -> None:
     """Send an archive of another host, to be read and planned: `svc import show` then says what is in it."""
@@ -317,7 +321,7 @@ def _controller() -> click.Group:
     return controller
 
 
-controller = LateGroup("controller", "Look after the controller of this machine.", _controller)
+controller = LateGroup("controller", "Maintain the controller of this machine.", _controller)
 
 
 def _panel() -> click.Group:

@@ -54,8 +54,10 @@ async def follow(client: Client, work: Work, *, timeout: float = math.inf) -> di
                     return now
                 await trio.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        raise Failure(Exit.INTERRUPTED, f"interrupted; the {noun} goes on", hint) from None
-    raise Failure(Exit.WAIT_TIMED_OUT, f"the {noun} has not ended within {timeout:g} s; it goes on", hint)
+        raise Failure(Exit.INTERRUPTED, f"interrupted; the {noun} continues in the background", hint) from None
+    raise Failure(
+        Exit.WAIT_TIMED_OUT, f"the {noun} has not ended within {timeout:g} s; it continues in the background", hint
+    )
 
 
 def check(work: Work, ended: Mapping[str, Any]) -> None:

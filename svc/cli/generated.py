@@ -130,7 +130,7 @@ async def _report(
     if isinstance(answer, Mapping):
         for name in SHOWN_ONCE:
             if answer.get(name):
-                say(f"This {name} is shown once and kept nowhere: keep it now.", style="yellow")
+                say(f"This {name} is shown only now: save it.", style="yellow")
     if failure is not None:
         raise failure
     if work is not None and not waits and sys.stderr.isatty():
@@ -179,12 +179,12 @@ async def _found_inside(
     """The id of a thing whose list is inside of another, such as a schedule of a site; the user must name the outer
     one."""
     if operation.inner_list is None:
-        raise Failure(Exit.INVALID, f"{given!r} is no id, and names are not looked up here")
+        raise Failure(Exit.INVALID, f"{given!r} is not an id, and names are not accepted here")
     listing, outer = session.listing(operation.inner_list), outer_list(operation.inner_list)
     if found_in is None:
         thing = outer.strip("/").removesuffix("s")
         hint = f"say which with --{thing}; `svc {' '.join(listing.words)} {thing.upper()}` shows them"
-        raise Failure(Exit.INVALID, f"{given!r} is no id, and every {thing} has names of its own", hint)
+        raise Failure(Exit.INVALID, f"{given!r} is not an id, and its name is only unique within its {thing}", hint)
     owner = await resolve(client, session.listing(outer), found_in)
     # Resources without a name are identified by the first column of their list, for example a redirect by its path.
     names = (*NAME_FIELDS, *listing.columns[:1])
@@ -235,7 +235,7 @@ async def _confirm(client: Client, operation: OperationDescription, values: dict
     if parameter is None or parameter.kind is Kind.BOOLEAN:
         if not yes:
             _need_terminal(what)
-            if not click.confirm(f"{what}: go on?", err=True):
+            if not click.confirm(f"{what}: continue?", err=True):
                 raise Failure(Exit.INVALID, "nothing was done")
         if parameter is not None:
             values[parameter.name] = True
@@ -244,7 +244,7 @@ async def _confirm(client: Client, operation: OperationDescription, values: dict
     name = next(str(thing[field]) for field in NAME_FIELDS if thing.get(field))
     if not yes:
         _need_terminal(what)
-        typed = await click.prompt(f"{what}: type {name} to go on", err=True, default="", show_default=False)
+        typed = await click.prompt(f"{what}: type {name} to continue", err=True, default="", show_default=False)
         if typed != name:
             raise Failure(Exit.INVALID, "that is not its name; nothing was done")
     values[parameter.name] = name
@@ -252,7 +252,7 @@ async def _confirm(client: Client, operation: OperationDescription, values: dict
 
 def _need_terminal(what: str) -> None:
     if not sys.stdin.isatty():
-        raise Failure(Exit.INVALID, f"{what} wants to be confirmed; nothing was done", "give --yes")
+        raise Failure(Exit.INVALID, f"{what} needs a confirmation; nothing was done", "give --yes")
 
 
 def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Failure:

@@ -30,10 +30,12 @@ async def resolve(
         return str(found[0]["id"])
     where = listing.path.rpartition("/")[2]
     if not found:
-        hint = f"`svc {' '.join(listing.words)}` shows what there is"
+        hint = f"`svc {' '.join(listing.words)}` lists them"
         raise Failure(Exit.NOT_FOUND, f"nothing is named {given!r} in {where}", hint)
     ids = "\n     ".join(_told_apart(row) for row in found)
-    raise Failure(Exit.CONFLICT, f"{given!r} names {len(found)} things in {where}", f"give one of the ids:\n     {ids}")
+    raise Failure(
+        Exit.CONFLICT, f"{given!r} is the name of {len(found)} entries in {where}", f"give one of the ids:\n     {ids}"
+    )
 
 
 async def rows(client: Client, listing: OperationDescription, text: str | None = None) -> AsyncIterator[dict[str, Any]]:

@@ -90,7 +90,7 @@ def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
         say("none", style="dim")
     if fitting < len(chosen):
         left_out = ", ".join(column.title for column in chosen[fitting:])
-        say(f"too narrow here for: {left_out}; --columns and -o json show everything", style="dim")
+        say(f"the terminal is too narrow for: {left_out}; --columns and -o json show everything", style="dim")
     if is_page(result) and result["pages"] > 1:
         say(f"page {result['page']} of {result['pages']}, {result['total']} in all; --page N for another", style="dim")
 
@@ -177,7 +177,9 @@ _ABSENT = object()
 def _refuse_unknown(columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
     unknown = [column for column in columns if _pick(row, column) is _ABSENT]
     if unknown:
-        raise click.UsageError(f"no column {', '.join(unknown)}; there are {', '.join(name for name, _ in _flat(row))}")
+        raise click.UsageError(
+            f"there is no column {', '.join(unknown)}; the columns are {', '.join(name for name, _ in _flat(row))}"
+        )
 
 
 def _pick(row: Mapping[str, Any], dotted: str) -> Any:

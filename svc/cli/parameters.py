@@ -137,7 +137,7 @@ def _further(operation: OperationDescription) -> list[click.Option]:
     if operation.inner_list is not None:
         outer = outer_list(operation.inner_list)
         thing = outer.strip("/").removesuffix("s")
-        said = f"The {thing} that it is of, by name or id: then its own name will do as well."
+        said = f"The {thing} it belongs to, by name or id; its own name is then accepted as well."
         options.append(click.Option([f"--{thing}", "found_in"], type=Name(outer), metavar=thing.upper(), help=said))
     if operation.paged:
         options.append(click.Option(["--all", "all_pages"], is_flag=True, help="Every page."))
@@ -147,14 +147,14 @@ def _further(operation: OperationDescription) -> list[click.Option]:
                 ["-o", "--to", "download_to"],
                 type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
                 metavar="FILE",
-                help="Where to write it; `-` is standard output. Without, here under its own name.",
+                help="File to write; `-` is standard output. By default its own name in the current folder.",
             )
         )
     if operation.presentation == "file":
         where = click.Path(dir_okay=False, path_type=Path)
-        options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="Where to write it."))
+        options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="File to write."))
     if asks_first(operation):
-        options.append(click.Option(["--yes", "-y"], is_flag=True, help="Do it without asking."))
+        options.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask for confirmation."))
     if operation.starts_work:
         options.append(click.Option(["--wait", "-w"], is_flag=True, help="Wait until it has ended."))
         options.append(
@@ -162,7 +162,7 @@ def _further(operation: OperationDescription) -> list[click.Option]:
                 ["--wait-timeout"],
                 type=click.FloatRange(min=0),
                 metavar="SECONDS",
-                help="Wait, but no longer; the work goes on.",
+                help="Wait no longer than this; the work continues.",
             )
         )
     return options

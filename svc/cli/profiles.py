@@ -73,8 +73,8 @@ def load(environment: Mapping[str, str]) -> ProfileFile:
     except OSError as error:
         raise Failure(Exit.INVALID, f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, TypeError, AttributeError) as error:
-        hint = "mend it, or move it away and sign in again with `svc login`"
-        raise Failure(Exit.INVALID, f"{path} is not a file of profiles", hint) from error
+        hint = "fix it, or move it away and sign in again with `svc login`"
+        raise Failure(Exit.INVALID, f"{path} does not contain profiles", hint) from error
 
 
 def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
@@ -127,7 +127,7 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
         if token == "":
             # The user meant to give a token, but it is empty. Without this check the command would run as the
             # administrator, if the user is root.
-            hint = "a token that was to be read is missing; unset SVC_TOKEN to be this server's administrator"
+            hint = "give the token that is missing, or unset SVC_TOKEN to act as this server's administrator"
             raise Failure(Exit.INVALID, "the API token is empty; nothing was done", hint)
         return Profile(url=LOCAL_URL, token=token, socket=str(socket))
     if url is None:

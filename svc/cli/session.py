@@ -39,7 +39,7 @@ class Session:
         profile = choose(choice, CORE_SOCKET if self.kind is ServiceKind.PANEL else None)
         open_to_others = exposed(self.choice.environment)
         if open_to_others is not None:
-            say(f"svc: {open_to_others} holds API tokens and others may read it: chmod 600 it", style="yellow")
+            say(f"svc: {open_to_others} contains API tokens and other users can read it: chmod 600 it", style="yellow")
         async with Client.open(profile) as client:
             yield client
 
@@ -68,8 +68,10 @@ def session_parameters(taken: Collection[str] = ()) -> list[click.Parameter]:
         click.Option(
             ["--output", "-o", "session_output"], type=click.Choice([f.value for f in Format]), help="How to print."
         ),
-        click.Option(["--columns", "session_columns"], metavar="A,B,...", help="What to show; dots reach inside."),
-        click.Option(["--no-header", "session_no_header"], is_flag=True, help="No titles above a table."),
+        click.Option(
+            ["--columns", "session_columns"], metavar="A,B,...", help="Columns to show; dots name nested fields."
+        ),
+        click.Option(["--no-header", "session_no_header"], is_flag=True, help="No column titles above a table."),
     )
     return [option for option in options if not set(option.opts) & set(taken)]
 

@@ -84,7 +84,7 @@ async def support_bundle(config: ControllerConfig, environ: Mapping[str, str], *
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise Failure(Exit.CONFLICT, f"{file} is there already, and is left alone.") from None
+        raise Failure(Exit.CONFLICT, f"{file} already exists and was not overwritten.") from None
     except OSError as error:
         raise Failure(Exit.FAILED, f"{file} cannot be written: {error.strerror}") from error
     with os.fdopen(descriptor, "wb") as opened, tarfile.open(fileobj=opened, mode="w:gz") as bundle:
@@ -131,7 +131,7 @@ async def _asked(url: str) -> bytes:
         async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as http:
             return (await http.get(url)).content
     except httpx.TransportError as error:
-        return f"not to be had: {error}\n".encode()
+        return f"not available: {error}".encode()
 
 
 async def _database(config: ControllerConfig, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -144,14 +144,14 @@ async def _database(config: ControllerConfig, environ: Mapping[str, str]) -> dic
                 version_ = await database.fetchval("SELECT version()")
                 return {"version": version_} | {name: await _rows(database, sql) for name, sql in _QUERIES.items()}
     except (DatabaseStartError, ServiceError, OSError, trio.TooSlowError) as error:
-        return {"not to be had": str(error) or type(error).__name__}
+        return {"not available": str(error) or type(error).__name__}
 
 
 async def _rows(database: Database, sql: str) -> list[dict[str, Any]] | str:
     try:
         return [dict(row) for row in await database.fetch(sql, timeout=_TIMEOUT)]
     except Exception as error:  # noqa: BLE001 - a database unlike what this release knows is what a bundle is for
-        return f"not to be had: {error}"
+        return f"not available: {error}"
 
 
 async def _journal(unit: str) -> bytes:

@@ -41,7 +41,9 @@ async def download(client: Client, path: str, query: Mapping[str, Any], to: Path
     """Write a file of the service to `to` atomically, or to standard output."""
     if to is None:
         if sys.stdout.isatty():
-            raise Failure(Exit.INVALID, "this is a file, and the screen is no place for it", "give --to FILE")
+            raise Failure(
+                Exit.INVALID, "the file would be written to the terminal; nothing was written", "give --to FILE"
+            )
         async for chunk in client.download(path, query):
             click.echo(chunk, nl=False)
         return

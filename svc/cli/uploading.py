@@ -96,7 +96,7 @@ async def _send(client: Client, parts: str, opened: BinaryIO, began: dict[str, A
             await put(body={"offset": offset, "data_base64": base64.b64encode(data).decode()})
         except Failure as failure:
             if failure.exit_code == Exit.UNAVAILABLE:
-                failure.hint = "run the command again: it goes on where this ended"
+                failure.hint = "run the command again: it resumes the upload"
             raise
         bar.advance(len(data))
         free.release()
@@ -126,4 +126,6 @@ async def _finish(client: Client, parts: str, whole: str, digest: str) -> Any:
         # The parts that were sent before belong to another file, or this file has changed meanwhile: none of the parts
         # can be used.
         await client.call("DELETE", whole)
-        raise Failure(Exit.CONFLICT, "what had come of it is not this file; nothing was changed", "try again") from None
+        raise Failure(
+            Exit.CONFLICT, "the unfinished upload is of a different file; nothing was changed", "try again"
+        ) from None

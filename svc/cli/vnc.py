@@ -59,7 +59,7 @@ async def _viewer(client: Client, vm_id: str, viewer: trio.SocketStream) -> None
                 nursery.start_soon(_to_guest, viewer, socket, nursery.cancel_scope)
         except Failure as failure:
             failure.show()
-    say("a viewer has gone", style="dim")
+    say("a viewer disconnected", style="dim")
 
 
 def require_own(viewer: trio.SocketStream, tables: Sequence[Path] = _CONNECTIONS) -> None:
@@ -72,7 +72,7 @@ def require_own(viewer: trio.SocketStream, tables: Sequence[Path] = _CONNECTIONS
         lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
     except FileNotFoundError as error:
         raise Failure(
-            Exit.INVALID, "this computer does not tell whose viewer has connected; use the screen on the web page"
+            Exit.INVALID, "this computer does not tell which user has connected; use the screen on the web page"
         ) from error
     except OSError as error:
         raise Failure(Exit.UNAVAILABLE, f"a viewer was refused: {error.strerror}") from error

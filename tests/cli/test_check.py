@@ -48,7 +48,7 @@ async def test_where_nothing_is_wrong_a_controller_can_be_started(
     assert ended.code == Exit.OK
     assert line(ended.out, "service").startswith("warning")
     assert line(ended.out, "database").startswith("ok")
-    assert "is made at the first start" in line(ended.out, "data")
+    assert "the first start creates it" in line(ended.out, "data")
     assert "was not renewed" in line(ended.out, "certificate"), "it ends tomorrow"
     assert "SVC_DATABASE_OWNER_URL is not set" in line(ended.out, "roles")
     assert not (tmp_path / "data").exists(), "nothing was changed"
@@ -139,7 +139,7 @@ async def test_a_name_without_an_address_and_a_port_that_is_taken_are_found(
         ended = await terminal.svc(*options(tmp_path, *given))
 
     assert line(ended.out, "ACME").startswith("ok")
-    assert "absent.invalid leads to no address" in line(ended.out, "name")
+    assert "absent.invalid has no address in the DNS" in line(ended.out, "name")
     assert line(ended.out, "port for ACME").startswith("failed")
 
 
@@ -157,7 +157,7 @@ async def test_an_authority_that_wants_an_account_of_its_own_is_told(
     ("others", "verdict", "words"),
     [
         (NO_CHALLENGE, "ok", "the controller answers at localhost"),
-        ("<html>It works!", "warning", "something else answers"),
+        ("<html>It works!", "warning", "another server answers"),
         (None, "warning", "cannot be reached from here"),
     ],
 )

@@ -104,5 +104,5 @@ async def test_retries_end(autojump_clock: trio.testing.MockClock) -> None:
 
 async def test_what_is_no_controller_is_told_as_such() -> None:
     script = Script([lambda request: httpx.Response(404, text="<html>nginx</html>")])
-    with pytest.raises(Failure, match="not in the way of this service"):
+    with pytest.raises(Failure, match="but not as a controller or a panel does"):
         await script.client().call("GET", "/vms")

@@ -104,7 +104,7 @@ async def test_what_arrives_damaged_is_not_kept(tmp_path: Path) -> None:
     unfinished.write_bytes(b"!" * 3000)
 
     service.away_after = None
-    with pytest.raises(Failure, match="not the file that was stored"):
+    with pytest.raises(Failure, match="differs from the stored one"):
         await service.get(to)
     await service.get(to)
 

@@ -329,7 +329,7 @@ async def test_a_file_is_uploaded_and_goes_on_where_it_was_interrupted(
         await terminal.ok(*back, **at)
 
     assert interrupted.code == Exit.UNAVAILABLE, interrupted.err
-    assert "goes on where this ended" in interrupted.err
+    assert "it resumes the upload" in interrupted.err
     assert sum(there["end"] - there["start"] for there in left["received"]) < len(content)
     assert again.code == Exit.CONFLICT, "a file that is there is replaced only when that is said"
     assert (tmp_path / "back").read_bytes() == content[::-1]
@@ -352,7 +352,7 @@ async def test_what_came_of_another_file_is_not_made_one_with_this(
         shown = await terminal.ok("file", "read", "example.test", "page", "-o", "json", **at)
 
     assert mixed.code == Exit.CONFLICT
-    assert "is not this file" in mixed.err
+    assert "is of a different file" in mixed.err
     assert shown.json["content"] == "this"
 
 

@@ -64,8 +64,8 @@ async def test_a_bundle_is_made_where_nothing_works(terminal: Terminal, tmp_path
 
     assert ended.code == Exit.OK, ended.err
     parts = content(file)
-    assert "not to be had" in json.loads(parts["database.json"])
-    assert b"not to be had" in parts["metrics.txt"]
+    assert "not available" in json.loads(parts["database.json"])
+    assert b"not available" in parts["metrics.txt"]
     assert b"failed   database" in parts["check.txt"]
     assert b"hunter2" not in b"".join(parts.values())
 
@@ -77,5 +77,5 @@ async def test_a_file_that_is_there_is_left_alone(terminal: Terminal, tmp_path: 
     ended = await bundled(terminal, tmp_path / "data", file, free_port())
 
     assert ended.code != Exit.OK
-    assert "is there already" in ended.err
+    assert "already exists" in ended.err
     assert file.read_text() == "mine"

@@ -21,12 +21,14 @@ DNS_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         help="Public name of a name server of the zones, this server's first; the public host's "
         "without one. May be repeated.",
     ),
-    click.option("--hostmaster", help="The address of who answers for the zones; hostmaster@ the public host."),
+    click.option(
+        "--hostmaster", help="Contact mail address of the zones (SOA); hostmaster@ the public host by default."
+    ),
     click.option(
         "--site-address",
         "site_addresses",
         multiple=True,
-        help="Public address of the sites; detected without one. May be repeated.",
+        help="Public address of the sites; detected by default. May be repeated.",
     ),
     click.option("--dns-bind", multiple=True, default=("0.0.0.0", "::"), show_default=True),  # noqa: S104
     click.option("--dns-port", default=53, show_default=True),

@@ -43,18 +43,23 @@ _OPTIONS: Final = (
         default=Path("/var/lib/svc/panel"),
         show_default=True,
     ),
-    click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers reach the panel."),
+    click.option(
+        "--public-host",
+        default="127.0.0.1",
+        show_default=True,
+        help="Host name or address at which browsers reach the panel.",
+    ),
     click.option("--socket", type=click.Path(path_type=Path), default=CORE_SOCKET, show_default=True),
-    click.option("--web-user", default="svc-web", show_default=True, help="The account of `svc panel web`."),
-    click.option("--port", default=PANEL_PORT, show_default=True, help="Of `svc panel web`."),
+    click.option("--web-user", default="svc-web", show_default=True, help="System account of `svc panel web`."),
+    click.option("--port", default=PANEL_PORT, show_default=True, help="Port of `svc panel web`."),
     click.option("--sites-http-port", default=80, show_default=True),
     click.option("--sites-https-port", default=443, show_default=True),
-    click.option("--sftp-port", default=DEFAULT_PORT, show_default=True, help="Of SFTP to the sites."),
+    click.option("--sftp-port", default=DEFAULT_PORT, show_default=True, help="Port of the SFTP server."),
     click.option(
         "--origin",
         "origins",
         multiple=True,
-        help="Where browsers see the pages besides: https://name. May be repeated.",
+        help="Another address of the pages in browsers: https://name. May be repeated.",
     ),
     click.option(
         "--wordpress-source",
@@ -63,7 +68,7 @@ _OPTIONS: Final = (
         show_default=True,
         help="WordPress for new sites: a folder, or an archive of wordpress.org.",
     ),
-    click.option("--wordpress-sha256", help="The digest of that archive, which it is checked against."),
+    click.option("--wordpress-sha256", help="SHA-256 that this archive must have."),
     *DNS_OPTIONS,
     *acme_options("Get certificates of sites and the panel by ACME: the e-mail address that the authority writes to."),
     click.option(
@@ -74,9 +79,9 @@ _OPTIONS: Final = (
     click.option("--certificate-key", type=FILE, help="Its private key."),
     click.option(
         "--update-source",
-        help="Where newer releases of the panel are: an HTTPS address, or a folder of this server. Default: nowhere.",
+        help="Where newer releases of the panel are: an HTTPS address, or a folder of this server. None by default.",
     ),
-    click.option("--license-key", type=FILE, help="Who issues licences: an Ed25519 public key, PEM."),
+    click.option("--license-key", type=FILE, help="Public key of the issuer of licences: Ed25519, PEM."),
 )
 
 
@@ -146,7 +151,7 @@ def _config(
 
 def _both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     if (certificate is None) is not (key is None):
-        raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
+        raise Failure(Exit.INVALID, "A certificate and its private key belong together: give both, or neither.")
     return None if certificate is None or key is None else (certificate, key)
 
 
@@ -157,9 +162,7 @@ def _update_source(named: str | None) -> str | None:
         return None
     parts = urlsplit(named)
     if "@" in parts.netloc:
-        message = (
-            "--update-source: an address with a user name or password is not taken: the panel shows where it looks."
-        )
+        message = "--update-source: the address must not contain a user name or password, since the panel shows it."
         raise Failure(Exit.INVALID, message)
     if named.startswith("/") or (parts.scheme == "https" and parts.hostname and not parts.query and not parts.fragment):
         return named
@@ -180,9 +183,9 @@ def _license_key(file: Path | None) -> Ed25519PublicKey | None:
 
 def _wordpress(source: Path, sha256: str | None) -> WordPressSource:
     if sha256 is not None and re.fullmatch(r"[0-9a-fA-F]{64}", sha256) is None:
-        raise Failure(Exit.INVALID, "--wordpress-sha256 is no SHA-256: 64 digits and letters a to f.")
+        raise Failure(Exit.INVALID, "--wordpress-sha256 is not a SHA-256: 64 digits and letters a to f.")
     if sha256 is None and source.is_file():
-        raise Failure(Exit.INVALID, f"{source} is an archive: --wordpress-sha256 says which one.")
+        raise Failure(Exit.INVALID, f"{source} is an archive: give its SHA-256 by --wordpress-sha256.")
     return WordPressSource(source, None if sha256 is None else sha256.lower())
 
 

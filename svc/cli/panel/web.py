@@ -32,13 +32,13 @@ log = structlog.get_logger("svc.panel.web")
     type=_FOLDER,
     default=Path("/var/lib/svc/panel/web"),
     show_default=True,
-    help="The folder of certificate.pem and key.pem, and of shown.pem, which goes before them; the core keeps it.",
+    help="Folder of certificate.pem and key.pem, written by the core; shown.pem takes precedence if it exists.",
 )
 @click.option(
     "--bind",
     default="*",
     show_default=True,
-    help="The address to listen on; * and :: are every one, of IPv6 too.",
+    help="The address to listen on; * and :: are all addresses, of IPv6 too.",
 )
 @click.option("--port", default=PANEL_PORT, show_default=True)
 @click.option("--user", default="svc-web", show_default=True, help="The account to run as, when started by root.")
