@@ -121,7 +121,8 @@ async def renew(context: Context[Controller], request: Empty) -> None:
     keeper = context.services.certificate
     if keeper is None:
         raise conflict(
-            "This service does not get its certificate by ACME.", hint="Its settings are the table [acme] of the file."
+            "This service does not get its certificate by ACME.",
+            hint="Configure it in the table [acme] of the configuration file.",
         )
     await keeper.renew(context.caller)
 

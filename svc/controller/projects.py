@@ -50,9 +50,7 @@ class ProjectRequest(Request):
 
 class ProjectCreateRequest(Request):
     name: Name
-    user_ids: Annotated[
-        list[UUID], Field(default_factory=list, max_length=100, description="Its members from the start.")
-    ]
+    user_ids: Annotated[list[UUID], Field(default_factory=list, max_length=100, description="Initial members.")]
 
 
 class ProjectUpdateRequest(Request):

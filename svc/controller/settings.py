@@ -38,21 +38,26 @@ class ControllerSettingsUpdate(SettingsUpdate):
     keep_sample_days: Days | None = None
     keep_deleted_days: Days | None = None
     keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
-    most_snapshots: Annotated[int, Field(ge=0, le=50, description="Of one machine; 0 forbids them.")] | None = None
+    most_snapshots: (
+        Annotated[int, Field(ge=0, le=50, description="Most snapshots of a machine; 0 forbids them.")] | None
+    ) = None
     most_machines: (
         Annotated[
             int,
             Field(
                 ge=0,
                 le=100_000,
-                description="Of one project, as customers order them; 0 forbids their orders, not those of services.",
+                description="Most machines that customers order in a project; 0 forbids their orders. Services do not "
+                "count.",
             ),
         ]
         | None
     ) = None
-    most_volumes: Annotated[int, Field(ge=0, le=10_000, description="Of one project; 0 forbids them.")] | None = None
+    most_volumes: (
+        Annotated[int, Field(ge=0, le=10_000, description="Most volumes of a project; 0 forbids them.")] | None
+    ) = None
     most_volume_gib: (
-        Annotated[int, Field(ge=0, le=1_000_000, description="Of all volumes of a project together, in GiB.")] | None
+        Annotated[int, Field(ge=0, le=1_000_000, description="Most GiB of all volumes of a project together.")] | None
     ) = None
 
 

@@ -113,7 +113,7 @@ class TaskLogRequest(Request):
     """`after` is the last position the caller has; at most 1,000 lines are given at once."""
 
     id: UUID
-    after: Annotated[int, Field(ge=0, le=2**62, description="After this position.")] = 0
+    after: Annotated[int, Field(ge=0, le=2**62, description="Only lines after this position.")] = 0
 
 
 @operations.declare(
@@ -245,7 +245,7 @@ async def cancel_task(context: Context[Controller], request: TaskRequest) -> Tas
     ordered = await _visible_task(context, request.id)
     theirs = context.principal.is_operator or ordered.op in _KEEPS_THE_OWNER_OUT
     if not theirs and not await _ordered_by_a_customer(context, ordered):
-        raise forbidden("Your provider ordered this task; it was not cancelled.", hint="Ask them to cancel it.")
+        raise forbidden("Your provider ordered this task; it was not cancelled.", hint="Ask the provider to cancel it.")
     task = await context.services.tasks.cancel(context.caller, request.id)
     return TaskModel.of(task, context.principal)
 

@@ -28,12 +28,12 @@ operations = Operations[AuditServices]()
 
 class AuditCheckRequest(Request):
     after: Annotated[
-        int, Field(ge=0, le=2**53, description="The last seal that was already compared: `next_after`.")
+        int, Field(ge=0, le=2**53, description="Number of the last seal that was already compared: `next_after`.")
     ] = 0
     digest: (
         Annotated[
             str,
-            Field(max_length=64, description="One that was logged before: it has to be that of a seal."),
+            Field(max_length=64, description="Digest that was logged earlier; it must be that of a seal."),
             Shape("[0-9a-f]{64}", "the 64 digits of a digest"),
         ]
         | None
@@ -71,7 +71,7 @@ async def verify(context: Context[AuditServices], request: AuditCheckRequest) ->
     if problem is None and request.digest is not None and request.after == 0:
         known = await database.fetchval("SELECT number FROM audit_seals WHERE digest = $1", request.digest)
         if known is None:
-            problem = f"no seal has the digest {request.digest}: the chain was cut off before it, or rebuilt"
+            problem = f"no seal has the digest {request.digest}: the chain of seals was cut off before it, or rebuilt"
     newest = await newest_seal(database)
     unsealed = await database.fetchone(
         "SELECT count(*) AS rows, min(at) AS since FROM audit WHERE id > $1", newest.last_id if newest else 0

@@ -51,7 +51,7 @@ LEFT JOIN users AS u ON u.id = asked.user_id ORDER BY asked.place
 class EventsRequest(Request):
     """`after`: the position behind which to start (the header Last-Event-ID says the same); without it, now."""
 
-    after: Annotated[int, Field(ge=0, le=2**62, description="After this position.")] | None = None
+    after: Annotated[int, Field(ge=0, le=2**62, description="Only events after this position.")] | None = None
 
 
 @operations.declare(

@@ -93,7 +93,7 @@ async def list_mails(context: Context[IdentityServices], request: MailListReques
 async def test(context: Context[IdentityServices], request: MailTestRequest) -> Mail:
     recipient = request.to or context.principal.email
     if recipient is None:
-        raise invalid("A mail needs somebody to go to.")
+        raise invalid("The test mail has no recipient, and you have no email address; nothing was sent.")
 
     async def work(tx: Transaction) -> Mail:
         service = (await read_settings(tx)).service_name

@@ -86,7 +86,7 @@ async def add(
             company,
         )
     except UniqueViolationError:
-        raise conflict("This email address belongs to somebody already.") from None
+        raise conflict("Another person already has this email address; nothing was changed.") from None
     return user_id
 
 
@@ -97,7 +97,7 @@ async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) 
         try:
             await tx.execute(f"UPDATE users SET {columns} WHERE id = $1", user_id, *changes.values())
         except UniqueViolationError:
-            raise conflict("This email address belongs to somebody else.") from None
+            raise conflict("Another person already has this email address; nothing was changed.") from None
     return await person(tx, user_id)
 
 
@@ -118,10 +118,12 @@ async def keep_an_administrator(tx: Transaction, context: Context[Any], target: 
     if target.role is not Role.ADMINISTRATOR:
         return
     if target.id == context.principal.user_id:
-        raise conflict("Nobody takes the administrator's role from themselves.", hint="Another administrator can.")
+        raise conflict(
+            "You cannot remove your own role of administrator; nothing was changed.", hint="Ask another administrator."
+        )
     await tx.execute("SELECT pg_advisory_xact_lock($1)", _ADMINISTRATORS_LOCK)
     others = await tx.fetchval(
         "SELECT count(*) FROM users WHERE role = 'administrator' AND suspended_at IS NULL AND id <> $1", target.id
     )
     if not others:
-        raise conflict("This is the last administrator who can sign in.")
+        raise conflict("This is the last administrator who can sign in; nothing was changed.")

@@ -145,8 +145,8 @@ async def confirm(context: Context[IdentityServices], request: ConfirmRequest) -
     confirmed = await services.database.transact(work)
     if confirmed is None:
         raise conflict(
-            "This is not a code of a second factor that is being set up.",
-            hint="Take the code that the authenticator shows now; its clock must be right.",
+            "This code does not match a second factor that is being set up; nothing was enabled.",
+            hint="Enter the code that the authenticator shows now, and check that its clock is right.",
         )
     return confirmed
 
@@ -194,7 +194,10 @@ async def disable(context: Context[IdentityServices], request: ProofRequest) -> 
     async def work(tx: Transaction) -> bool:
         person = await person_records.locked(tx, me)
         if await required_of(tx, person.role):
-            raise conflict("Administrators sign in with a second factor here.", hint="The settings say so.")
+            raise conflict(
+                "Administrators must have a second factor here; it was not disabled.",
+                hint="The settings of the service require it.",
+            )
         if await _proof_by(context, tx, person, request.code) is None:
             return False
         await second_factor_records.remove(tx, person.id)
@@ -219,7 +222,10 @@ async def disable_for(context: Context[IdentityServices], request: PersonSecondF
     async def work(tx: Transaction) -> Person:
         person = await person_records.locked(tx, request.id)
         if person.id == context.principal.user_id:
-            raise conflict("One's own takes a code.", hint="`svc second-factor disable`, or another administrator.")
+            raise conflict(
+                "Your own second factor is disabled with a code.",
+                hint="`svc second-factor disable`, or another administrator.",
+            )
         if not await second_factor_records.remove(tx, person.id):
             raise conflict("This person has no second factor.")
         await sessions.end_all(tx, person.id)
@@ -277,4 +283,6 @@ def _own_id(context: Context[IdentityServices]) -> UUID:
 
 
 def _wrong_code() -> ServiceError:
-    return forbidden("This code is wrong, or was used before.", hint="Take the next one that the authenticator shows.")
+    return forbidden(
+        "This code is wrong, or was used before.", hint="Wait for the authenticator's next code, and use that."
+    )

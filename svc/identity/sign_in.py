@@ -196,7 +196,9 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
 
     result = await services.database.transact(work)
     if result is None:
-        raise unauthenticated("This code is wrong, or was used before.", hint="Take the next one.")
+        raise unauthenticated(
+            "This code is wrong, or was used before.", hint="Wait for the authenticator's next code, and use that."
+        )
     return result
 
 

@@ -89,7 +89,7 @@ async def create_user(context: Context[IdentityServices], request: UserCreateReq
     password_hash = None
     check_role(context.services.realm, request.role)
     if request.invite and request.password is not None:
-        raise wrong_field("invite", "an invited person chooses a password; leave out one of them")
+        raise wrong_field("invite", "cannot be combined with a password: an invited person chooses their own")
     if request.password is not None:
         check_password(request.password, [request.email.partition("@")[0]])
         password_hash = await context.services.passwords.hash(request.password)

@@ -37,5 +37,6 @@ def confirmed(keys: Sequence[HostKey], fingerprint: str, host: str) -> HostKey:
             return key
     raise conflict(
         f"{host} presents another host key than {fingerprint}; nothing was sent to it.",
-        hint="Find out why: somebody may stand between. Without host_key the keys that it shows are answered.",
+        hint="Find out why: the connection may be intercepted. Without host_key, the answer has the keys that it "
+        "presents now.",
     )

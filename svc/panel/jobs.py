@@ -135,8 +135,8 @@ class JobLogRequest(JobRequest):
     """At most 1,000 lines are given at once. Without one behind `after` the answer waits for `wait` seconds at most,
     and not for longer than the job takes."""
 
-    after: Annotated[int, Field(ge=0, le=2**62, description="After this line.")] = 0
-    wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT, description="Wait up to this many seconds for a line.")] = 0
+    after: Annotated[int, Field(ge=0, le=2**62, description="Only lines after this line.")] = 0
+    wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT, description="Wait up to this many seconds for another line.")] = 0
 
 
 @operations.declare(

@@ -33,7 +33,7 @@ operations = Operations[Panel]()
 
 LicenseFile = Annotated[
     str,
-    Field(max_length=16_384, description="The line in the file, as its issuer gave it out."),
+    Field(max_length=16_384, description="The line of the licence file."),
     Shape(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", "the line in a licence file: letters, digits, - and _, with one dot"),
 ]
 

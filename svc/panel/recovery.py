@@ -114,7 +114,7 @@ class KeyRequest(Request):
 
 
 class DiscoverRequest(Request):
-    target: Annotated[UUID, Field(description="The target that points to where the lost server's backups are.")]
+    target: Annotated[UUID, Field(description="Target that holds the lost server's backups.")]
     recovery_key: Annotated[RecoveryKey | None, Field(description="Needed to see the contents of the manifest.")] = None
     manifest: Annotated[ManifestId | None, Field(description="By default the newest one.")] = None
 

@@ -33,12 +33,15 @@ operations = Operations[Panel]()
 
 LoginName = Annotated[
     str,
-    Field(min_length=1, max_length=16, description="What follows the site's account in the login: s1001-NAME."),
+    Field(min_length=1, max_length=16, description="Part of the login after the site's account: s1001-NAME."),
     Shape(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", "lowercase letters, digits and dashes, starting with a letter"),
 ]
 LoginFolder = Annotated[
     str,
-    Field(max_length=512, description="Beneath the site's home, as public/shop; empty for all of it."),
+    Field(
+        max_length=512,
+        description="Folder in the site's home to confine the login to, such as public/shop; empty for all of it.",
+    ),
     Shape(
         r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)*)?",
         "a folder beneath the site's home such as public/shop",

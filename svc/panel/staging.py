@@ -58,7 +58,9 @@ MAIL: Final = "private/mail"
 
 Label = Annotated[
     str,
-    Field(max_length=63, description="The copy's domain is this, a dot, and that of the site without www."),
+    Field(
+        max_length=63, description="Label before the domain of the site (without www): the two are the copy's domain."
+    ),
     Shape(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "one label of a domain name, as staging"),
 ]
 Entry = Annotated[

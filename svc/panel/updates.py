@@ -60,7 +60,7 @@ class Updates(Model):
 
 
 class UpdateInstallRequest(Request):
-    which: Annotated[Wanted, Field(description="Security updates alone, or all.")] = Wanted.SECURITY
+    which: Annotated[Wanted, Field(description="Only security updates, or all.")] = Wanted.SECURITY
 
 
 class UpdateConfigureRequest(Request):

@@ -289,7 +289,7 @@ async def _told(ask: Callable[[], Awaitable[T]]) -> T:
     try:
         return await ask()
     except WordPressRefusedError as error:
-        raise invalid(f"WordPress refused: {error}.", hint="wordpress.get names what there is.") from error
+        raise invalid(f"WordPress refused: {error}.", hint="wordpress.get lists plugins and themes.") from error
     except WordPressError as error:
         raise unavailable(
             f"The site's WordPress does not answer: {error}.", hint="Its error log may say more."

@@ -198,8 +198,8 @@ class _Order:
             return None
         if row["fingerprint"] == LOST:
             raise conflict(
-                "The database has lost its last changes, an order with this idempotency key among them. Whether that "
-                "was carried out is not known; nothing was done now.",
+                "The database has lost its latest changes, including an order with this idempotency key. It is "
+                "unknown whether that order was carried out; nothing was done now.",
                 hint="Check whether it was carried out, also on the hosts; then order with a new key.",
             )
         if row["fingerprint"] != self._fingerprint:

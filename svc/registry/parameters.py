@@ -63,7 +63,9 @@ class ParameterReader:
                     return self._adapter.validate_python(values)
                 return self._adapter.validate_strings(values, strict=True)
             for name, _ in parameters.query:
-                raise wrong_field(name, UNKNOWN_FIELD, hint="Fields of this request are its body's.")
+                raise wrong_field(
+                    name, UNKNOWN_FIELD, hint="This request takes its fields from the JSON body, not from the query."
+                )
             members = _object(await parameters.body())
             for name, value in defaults.items():
                 if members.setdefault(name, value) != value:
@@ -94,7 +96,7 @@ class ParameterReader:
         _refuse_nul(parameters.path.items())
         for name in self.in_path:
             if name in values:
-                raise wrong_field(name, "this parameter belongs to the path")
+                raise wrong_field(name, "must be in the path alone")
         return {**values, **defaults, **parameters.path}
 
 
@@ -145,4 +147,4 @@ def _check_shape(value: dict[str, Any], *, has_nul: bool) -> None:
 def _refuse_nul(pairs: Iterable[tuple[str, str]]) -> None:
     for name, value in pairs:
         if "\0" in name or "\0" in value:
-            raise invalid("A text may not hold the character NUL.")
+            raise invalid("A text must not contain the character NUL.")

@@ -33,7 +33,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
-    "dict_type": "must be an object, with a text by each name",
+    "dict_type": "must be an object that maps names to text",
     "list_type": "must be a list",
     "model_type": "must be an object",
     "uuid_type": "must be an id, which is a UUID",

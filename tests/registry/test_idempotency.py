@@ -185,7 +185,7 @@ async def test_keys_whose_orders_the_database_has_lost_are_refused(database: Dat
 
     again = Workshop.quick()
     for key in ("lost", "unanswered"):
-        with pytest.raises(ServiceError, match="lost its last changes") as refused:
+        with pytest.raises(ServiceError, match="lost its latest changes") as refused:
             await run_idempotent(context(database), key=key, request=ORDER, run=again.make)
         assert refused.value.code is ErrorCode.CONFLICT
     assert again.made == 0

@@ -43,11 +43,11 @@ Path = Annotated[
     str,
     Field(
         max_length=4096,
-        description="From / of the volume on; %1B is a byte that cannot be shown, and %25 is %.",
+        description="Path from the volume's root. Percent-encoded: %1B is a byte that cannot be shown, and %25 is %.",
     ),
 ]
 Volume = Annotated[
-    int, Field(ge=0, le=64, description="A file system by its number; 0 is the file system with the guest's system.")
+    int, Field(ge=0, le=64, description="Number of the file system; 0 is the one with the guest's system.")
 ]
 
 

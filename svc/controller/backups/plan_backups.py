@@ -23,8 +23,8 @@ operations = Operations[Controller]()
 Keep = Annotated[
     int, Field(ge=0, le=1000, description="Complete backups to keep; 0 keeps every one, and 1 is refused.")
 ]
-Hour = Annotated[int, Field(ge=0, le=23, description="Hour of UTC within which each machine has its run.")]
-Weekday = Annotated[int, Field(ge=0, le=6, description="Of weekly backups; 0 is Sunday.")]
+Hour = Annotated[int, Field(ge=0, le=23, description="Hour (UTC) in which the backup of each machine starts.")]
+Weekday = Annotated[int, Field(ge=0, le=6, description="Day of weekly backups; 0 is Sunday.")]
 
 
 class PlanBackupsRequest(Request):
@@ -64,7 +64,7 @@ async def set_plan_backups(context: Context[Controller], request: PlanBackupsReq
     if request.backup_keep == 1:
         raise wrong_field(
             "backup_keep",
-            "1 would leave no other backup while the next is made; nothing was changed",
+            "with 1 there would be no other backup while the next is made; nothing was changed",
             hint="Keep 2 or more, or 0 for all.",
         )
     wanted = BackupPolicy(request.backup_schedule, request.backup_hour, request.backup_weekday, request.backup_keep)

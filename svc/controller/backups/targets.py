@@ -90,7 +90,7 @@ class MachineBucketRequest(BucketTargetRequest):
     @property
     def machine_settings(self) -> MachineBucketSettings:
         if self.sts_role is not None and self.sts_endpoint is None:
-            raise wrong_field("sts_role", "give the sts_endpoint that is asked for it, too")
+            raise wrong_field("sts_role", "needs sts_endpoint as well")
         plain = self.settings.model_dump()
         return MachineBucketSettings(**plain, sts=self.sts_endpoint, role=self.sts_role)
 

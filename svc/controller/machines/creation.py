@@ -72,11 +72,13 @@ class VMCreateRequest(Request):
     image: Annotated[str, Field(max_length=100), LINE] | None = None
     iso_id: Annotated[
         UUID | None,
-        Field(description="An ISO that is in the drive of the machine, whose disk is empty, instead of an image."),
+        Field(
+            description="ISO to install from, instead of an image: it is inserted in the drive, and the disk is empty."
+        ),
     ] = None
     iso: Annotated[str, Field(max_length=100), LINE] | None = None
     backup_id: Annotated[
-        UUID | None, Field(description="The backup of a machine that the disk is made from, instead of an image.")
+        UUID | None, Field(description="Backup of a machine to create the disk from, instead of an image.")
     ] = None
     plan_id: UUID | None = None
     plan: Annotated[str, Field(max_length=100), LINE] | None = None
@@ -89,7 +91,7 @@ class VMCreateRequest(Request):
     ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
     access_mode: Annotated[
-        AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
+        AccessMode | None, Field(description="Account to sign in with; the image's own user with sudo by default.")
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: Annotated[bool, Field(description="Generate a password, shown once.")] = False
@@ -97,7 +99,7 @@ class VMCreateRequest(Request):
     start: Annotated[bool, Field(description="Start it once it is created.")] = True
     restart_policy: Annotated[
         RestartPolicy,
-        Field(description="When to restart it after it went off without an order: always, on_failure or never."),
+        Field(description="When to restart it after it stopped without an order: always, on_failure or never."),
     ] = RestartPolicy.ON_FAILURE
     labels: Annotated[Labels, Field(default_factory=dict)]
     protected: Annotated[bool, Field(description="Protect it from deletion and reinstallation.")] = False

@@ -96,7 +96,7 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
     has_keys = any(keys)
     if mode is AccessMode.ROOT_KEY and password:
         raise wrong_field(
-            "access_mode", "root_key offers no password", hint="Leave the password out, or choose root_password."
+            "access_mode", "root_key has no password", hint="Leave the password out, or choose root_password."
         )
     if mode is AccessMode.ROOT_KEY and not has_keys:
         raise wrong_field("access_mode", "root_key needs an SSH key", hint="Give ssh_keys or ssh_key_ids.")
@@ -104,7 +104,8 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
         raise wrong_field("access_mode", "root_password needs a password", hint="Give set_password, or password: true.")
     if not password and not has_keys:
         raise invalid(
-            "Nobody could get into this machine.", hint="Give ssh_keys, ssh_key_ids, set_password, or password: true."
+            "The machine would have neither an SSH key nor a password, so nobody could sign in.",
+            hint="Give ssh_keys, ssh_key_ids, set_password, or password: true.",
         )
 
 

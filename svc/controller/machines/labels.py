@@ -24,7 +24,11 @@ Labels = Annotated[
 ]
 Selector = Annotated[
     str,
-    Field(max_length=500, description="Only machines with these labels: env=production,web names a value, and any."),
+    Field(
+        max_length=500,
+        description="Only machines with these labels: env=production (this value) or web (any value), with commas "
+        "between them.",
+    ),
     Shape(
         rf"{_KEY}(={_VALUE})?(,{_KEY}(={_VALUE})?)*", "labels with commas between them: env=production, or env alone"
     ),

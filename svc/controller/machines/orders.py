@@ -59,10 +59,8 @@ class VMDeleteRequest(Request):
 
     id: UUID
     confirm: Confirmation
-    destroy_disks: Annotated[bool, Field(description="Destroy its disk as well; otherwise it is kept as a volume.")] = (
-        False
-    )
-    destroy_volumes: Annotated[bool, Field(description="Destroy the volumes that it has as well.")] = False
+    destroy_disks: Annotated[bool, Field(description="Destroy its disk too; otherwise it is kept as a volume.")] = False
+    destroy_volumes: Annotated[bool, Field(description="Destroy its volumes too.")] = False
 
 
 class VMPowerRequest(Request):
@@ -154,7 +152,10 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
     require_name(row["name"], request.confirm, of="machine")
     sold = await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id)
     if sold and not principal.is_operator:
-        raise conflict("The machine belongs to a service that was ordered.", hint="Cancel it where you ordered it.")
+        raise conflict(
+            "The machine belongs to a service that was ordered; it was not deleted.",
+            hint="Cancel the service where you ordered it.",
+        )
     machine = _machine(context, request.id)
     task = await machine.ask(
         Machine.delete,

@@ -79,7 +79,7 @@ class System(Request):
     image_id: UUID | None = None
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
     access_mode: Annotated[
-        AccessMode | None, Field(description="Which account is offered; the current one by default.")
+        AccessMode | None, Field(description="Account to sign in with; the current one by default.")
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: Annotated[bool, Field(description="Generate a password, shown once.")] = False
@@ -138,7 +138,10 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
     plan = await enabled_plan(database, request.plan_id, request.plan)
     if not principal.is_operator:
         if await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id):
-            raise conflict("The machine belongs to a service that was ordered.", hint="Change it where you ordered it.")
+            raise conflict(
+                "The machine belongs to a service that was ordered; it was not changed.",
+                hint="Change the service where you ordered it.",
+            )
         if explicit or plan is None:
             raise wrong_field("plan_id", "choose a plan, by this or plan")
     if plan is not None:

@@ -111,7 +111,9 @@ async def _create(context: Context[Controller], request: VolumeCreateRequest) ->
         for field in ("project_id", "node_id"):
             given = getattr(request, field)
             if given is not None and given != machine[field]:
-                raise wrong_field(field, "a volume of a machine is of its project, and on its node")
+                raise wrong_field(
+                    field, "must be that of the machine, or left out: a volume has its machine's project and node"
+                )
         new = _new(context, request, machine["project_id"], machine["node_id"])
         order = orders.Create(new, principal.user_id)
         actor = services.actors.ref(Machine, str(request.vm_id))

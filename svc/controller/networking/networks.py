@@ -48,7 +48,9 @@ class NetworkUpdateRequest(Request):
     default."""
 
     id: UUID
-    default: Annotated[bool, Field(description="Only true: name another network to take its place.")] | None = None
+    default: (
+        Annotated[bool, Field(description="Only true: to replace the default, set it on another network.")] | None
+    ) = None
     mtu: Mtu | None = None
 
 

@@ -28,7 +28,7 @@ from svc_common.errors import not_found
 operations = Operations[Controller]()
 
 Kind = Annotated[
-    str, Field(min_length=1, max_length=40), Shape(r"[a-z0-9][a-z0-9-]*", "small letters, digits and hyphens")
+    str, Field(min_length=1, max_length=40), Shape(r"[a-z0-9][a-z0-9-]*", "lowercase letters, digits and hyphens")
 ]
 
 

@@ -94,8 +94,8 @@ class RuleCreateRequest(Request):
     port_from: Annotated[Port | None, Field(description="Destination port of tcp or udp; all by default.")] = None
     port_to: Annotated[Port | None, Field(description="The last port, where it is a range.")] = None
     cidr: Annotated[Cidr | None, Field(description="The other side's addresses; all by default.")] = None
-    icmp_type: Annotated[IcmpType | None, Field(description="Only of icmp, with a family.")] = None
-    note: Annotated[Text, Field(description="What it is for.")] = ""
+    icmp_type: Annotated[IcmpType | None, Field(description="ICMP type: only with protocol icmp and a family.")] = None
+    note: Annotated[Text, Field(description="Purpose of the rule.")] = ""
 
     def rule(self) -> FirewallRule:
         """The complete rule. Raises `invalid`, naming the field, if the fields contradict each other."""

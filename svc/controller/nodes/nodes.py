@@ -88,7 +88,11 @@ class NodeUpdate(Request):
     mode: NodeMode | None = None
     maintenance: bool | None = None
     overcommit: (
-        Annotated[OvercommitChange, Field(description='Such as {"cpu": 8}: a multiple of what the host has.')] | None
+        Annotated[
+            OvercommitChange,
+            Field(description='Overcommit factors such as {"cpu": 8}: multiples of what the host has.'),
+        ]
+        | None
     ) = None
 
 

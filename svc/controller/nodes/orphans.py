@@ -136,7 +136,7 @@ async def adopt_orphan(context: Context[Controller], request: OrphanAdopt) -> No
             work = partial(adopt_differing, caller=context.caller, machine=kept, state=state)
         else:
             if request.project_id is None:
-                raise wrong_field("project_id", "must be given: no record says whose the machine is")
+                raise wrong_field("project_id", "must be given: the machine has no record that names its project")
             adoption = Adoption(request.project_id, request.name, request.image_id, request.group_ids)
             node_id = found["node_id"]
             work = partial(
@@ -194,7 +194,9 @@ async def write_off_node(context: Context[Controller], request: OrphanNode) -> N
     async def work(tx: Transaction) -> None:
         node = await get_node(tx, request.id, lock=True)
         if not await stop_awaiting_report(tx, request.id):
-            raise conflict(f"Nothing waits for a report of node {node.name}.")
+            raise conflict(
+                f"Node {node.name} is not awaited: no addresses are held back for its report. Nothing was changed."
+            )
         await audit.record(tx, context.caller, node.target)
         await tell_of_orphans(tx, request.id)
 

@@ -29,7 +29,7 @@ class NodeUpgradeRequest(Request):
 class NodeUpgradeAll(Request):
     """Nodes that are online, have another release and can replace it by themselves."""
 
-    at_once: Annotated[int, Field(ge=1, le=100, description="How many are under way at a time.")] = 3
+    at_once: Annotated[int, Field(ge=1, le=100, description="How many nodes are upgraded at the same time.")] = 3
 
 
 class NodeUpgrades(Model):

@@ -70,7 +70,7 @@ class ProvisionCreateRequest(Request):
     location_id: UUID | None = None
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
     access_mode: Annotated[
-        AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
+        AccessMode | None, Field(description="Account to sign in with; the image's own user with sudo by default.")
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: Annotated[bool, Field(description="Generate a password, shown once.")] = False

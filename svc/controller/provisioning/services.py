@@ -77,7 +77,7 @@ class ServiceUsage(Model):
 
 class ServiceTaskRequest(Request):
     id: UUID
-    after: Annotated[int, Field(ge=0, le=2**62, description="After this position of its log.")] = 0
+    after: Annotated[int, Field(ge=0, le=2**62, description="Only log lines after this position.")] = 0
 
 
 class ProvisionTask(Model):

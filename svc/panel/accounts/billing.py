@@ -177,7 +177,7 @@ async def create(context: Context[Panel], request: AccountCreateRequest) -> Acco
 async def _create(context: Context[Panel], request: AccountCreateRequest) -> AccountCreated:
     services = context.services
     if request.invite and request.password is not None:
-        raise wrong_field("invite", "an invited person chooses a password; leave out one of them")
+        raise wrong_field("invite", "cannot be combined with a password: an invited person chooses their own")
     password_hash = None
     if request.password is not None:
         check_password(request.password, [request.email.partition("@")[0]])
@@ -187,7 +187,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         domain = usable_name(context, request.domain)
         planned = await plan_site(context, request.type, request, domain, (), request.email)
     elif request.model_fields_set & {"type", *SiteFields.model_fields}:
-        raise wrong_field("domain", "is needed where fields of a first site are given")
+        raise wrong_field("domain", "is required with other fields of a first site")
     ordered_by = None
     if request.idempotency_key is not None:
         ordered_by = f"{key_owner(context.principal)} {request.idempotency_key}"
@@ -322,7 +322,7 @@ async def _refuse_while_ended(tx: Transaction, person: person_records.Person) ->
     )
     if job is not None:
         raise conflict(
-            f"The account {person.email} is being ended by the job {job}; nothing was put back.",
+            f"The job {job} is terminating the account {person.email}; it was not unsuspended.",
             hint="Cancel that job first; what it has deleted stays deleted.",
         )
 

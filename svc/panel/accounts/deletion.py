@@ -43,7 +43,9 @@ async def delete(context: Context[Panel], request: PersonRequest) -> JobModel:
     async def work(tx: Transaction) -> JobModel:
         person = await person_records.locked(tx, request.id)
         if person.id == context.principal.user_id:
-            raise conflict("Nobody deletes their own account.", hint="Another administrator can.")
+            raise conflict(
+                "You cannot delete your own account; nothing was changed.", hint="Ask another administrator."
+            )
         await person_records.keep_an_administrator(tx, context, person)
         await _refuse_owner(tx, person.id)
         before = person.suspension_reason if person.suspension_reason != _REASON else None

@@ -33,13 +33,13 @@ MOST_DATABASES: Final = 10_000
 
 PlanName = Annotated[
     str,
-    Field(min_length=1, max_length=60, description="As a billing system names it."),
-    Shape(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*", "letters, digits, spaces and . _ + -, beginning with a letter or digit"),
+    Field(min_length=1, max_length=60, description="Name of the plan, as the billing system has it."),
+    Shape(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*", "letters, digits, spaces and . _ + -, starting with a letter or digit"),
     NAME,
 ]
 MostSites = Annotated[int, Field(ge=0, le=MOST_SITES)]
 MostDatabases = Annotated[int, Field(ge=0, le=MOST_DATABASES)]
-TrafficMib = Annotated[int, Field(ge=1, le=MOST_DISK_MIB * 64, description="A month, as visitors were sent it.")]
+TrafficMib = Annotated[int, Field(ge=1, le=MOST_DISK_MIB * 64, description="MiB of traffic to visitors a month.")]
 
 
 DefaultBackupsOfPlan = Annotated[
@@ -162,7 +162,7 @@ async def create(context: Context[Panel], request: PlanCreateRequest) -> Plan:
 async def update(context: Context[Panel], request: PlanUpdateRequest) -> Plan:
     values = {name: getattr(request, name) for name in request.model_fields_set - {"id"}}
     if "name" in values and values["name"] is None:
-        raise wrong_field("name", "a plan has a name")
+        raise wrong_field("name", "a plan must have a name")
 
     async def work(tx: Transaction) -> tuple[Plan, list[UUID]]:
         await tx.execute("SELECT FROM hosting_plans WHERE id = $1 FOR UPDATE", request.id)

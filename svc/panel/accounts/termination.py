@@ -126,7 +126,9 @@ class AccountTermination:
 
         async def work(tx: Transaction) -> None:
             if await tx.fetchval("SELECT EXISTS (SELECT FROM sites WHERE owner_id = $1)", _account(run)):
-                raise conflict("A site was given to this account meanwhile.", hint="Terminate the account again.")
+                raise conflict(
+                    "A site was assigned to this account in the meantime.", hint="Terminate the account again."
+                )
             await remove_person(tx, _account(run))
 
         await self._database.transact(work)

@@ -45,18 +45,21 @@ operations = Operations[Panel]()
 GitUrl = Annotated[
     str,
     Field(
-        max_length=500, description="The repository: by https:// one that anybody may read, else one of a deploy key."
+        max_length=500,
+        description="Git repository: a public one by https://, or one for which the site has a deploy key.",
     ),
     Shape(URL, "a URL such as https://git.example/shop.git, without a password, or git@git.example:shop.git"),
 ]
 GitRef = Annotated[
     str,
-    Field(max_length=200, description="A branch, a tag or a whole commit; by default what the repository names."),
+    Field(
+        max_length=200, description="A branch, a tag or a whole commit; the repository's default branch if left out."
+    ),
     Shape(REF, "a branch, a tag or a commit"),
 ]
 BuildScript = Annotated[
     str,
-    Field(max_length=64, description="Of package.json, for npm to run once it has installed what is needed."),
+    Field(max_length=64, description="Script of package.json for npm to run after installing the dependencies."),
     Shape(SCRIPT, "the name of a script in package.json, such as build"),
 ]
 
@@ -126,7 +129,7 @@ class DeployRequest(SiteChange):
         """Raises `invalid` if the application has another runtime than the build needs."""
         if self.build not in _BUILDS[runtime]:
             fitting = ", ".join(build.value for build in _BUILDS[runtime])
-            raise wrong_field("build", f"the application is one of {runtime.value}, which takes {fitting}")
+            raise wrong_field("build", f"the application runs on {runtime.value}, which takes {fitting}")
         if self.build_script is not None and self.build is not Build.NPM:
             raise wrong_field("build_script", "npm runs the script: set build to npm as well")
 

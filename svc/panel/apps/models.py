@@ -29,13 +29,15 @@ Entry = Annotated[
     Field(
         min_length=1,
         max_length=255,
-        description="module:callable of a Python application; of node a script beneath the folder, as server.js.",
+        description="Python: module:callable. Node: a script in the folder, such as server.js.",
     ),
     Shape(SITE_PATH, "module:callable such as app:application, or a script such as server.js"),
 ]
 HealthPath = Annotated[
     str,
-    Field(max_length=512, description="Answered with a status below 500 before visitors come to a new start."),
+    Field(
+        max_length=512, description="Path that a new start must answer with a status below 500 before it gets visitors."
+    ),
     Shape(r"/[A-Za-z0-9/._~!&()*+,;=:@%?-]*", "a path such as /health"),
 ]
 
@@ -126,7 +128,9 @@ class AppVariablesRequest(SiteChange):
 
     variables: Annotated[
         dict[VariableName, VariableValue | None],
-        Field(max_length=MOST_VARIABLES, repr=False, description="By name, all of them; null keeps a value."),
+        Field(
+            max_length=MOST_VARIABLES, repr=False, description="All variables by name; null keeps the current value."
+        ),
     ]
 
     @field_validator("variables")
@@ -149,6 +153,6 @@ class AppLogRequest(SiteRequest):
 def require_entry(runtime: AppRuntime, entry: str) -> None:
     """Raises `invalid` for an entry that does not fit this runtime."""
     if runtime is AppRuntime.PYTHON and re.fullmatch(_CALLABLE, entry, re.ASCII) is None:
-        raise wrong_field("entry", "of Python it is module:callable, such as app:application")
+        raise wrong_field("entry", "must be module:callable for Python, such as app:application")
     if runtime is AppRuntime.NODE and re.fullmatch(_SCRIPT, entry) is None:
-        raise wrong_field("entry", "of node it is a script such as server.js")
+        raise wrong_field("entry", "must be a script for Node, such as server.js")

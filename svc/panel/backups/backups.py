@@ -147,11 +147,11 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
                 hint="A backup is restored to sites of the same customer.",
             )
         if request.path is not None and request.database is not None:
-            raise wrong_field("database", "is restored without files; leave out path")
+            raise wrong_field("database", "cannot be combined with path")
         if request.database is not None and request.database not in backup.databases:
             raise not_found(f"The backup holds no database {request.database}; nothing was changed.")
         if request.parts is not None and (request.path is not None or request.database is not None):
-            raise wrong_field("parts", "one file, folder or database is restored alone; leave out parts")
+            raise wrong_field("parts", "cannot be combined with path or database")
         if site.id != backup.site_id:
             await require_disk_room(tx, site.id, backup.bytes or 0)
         await require_turn(tx, site.id, site.owner_id)

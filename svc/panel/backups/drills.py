@@ -56,7 +56,7 @@ class DrillListRequest(PageRequest):
 
 
 class DrillStartRequest(Request):
-    site: Annotated[UUID | None, Field(description="Whose newest backup is restored; any site's by default.")] = None
+    site: Annotated[UUID | None, Field(description="Site whose newest backup is restored; any site by default.")] = None
 
 
 class DrillPlanRequest(Request):

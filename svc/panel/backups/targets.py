@@ -85,7 +85,7 @@ async def list_targets(context: Context[Panel], request: TargetListRequest) -> l
 async def add_local(context: Context[Panel], request: LocalTargetRequest) -> BackupTarget:
     path = await trio.to_thread.run_sync(lambda: Path(request.path).resolve())
     if path.is_relative_to(context.services.config.data_dir.resolve()):
-        raise wrong_field("path", "is in the panel's own folder, where backups lie already")
+        raise wrong_field("path", "is in the panel's own folder, which already holds the backups")
     if not await trio.to_thread.run_sync(path.is_dir):
         raise wrong_field("path", "is not a folder of this server")
     return await _add(context, request.name, LocalSettings(path=str(path), marked=True), None)

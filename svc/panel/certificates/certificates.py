@@ -73,7 +73,8 @@ class CertificateIssueRequest(SiteChange):
         Field(description="How control of the names is proven: dns-01 by records in the zones of the site."),
     ] = None
     wildcards: Annotated[
-        list[Wildcard] | None, Field(max_length=MOST_WILDCARDS, description="As *.example.org; by dns-01 alone.")
+        list[Wildcard] | None,
+        Field(max_length=MOST_WILDCARDS, description="Wildcards such as *.example.org; only by dns-01."),
     ] = None
 
 

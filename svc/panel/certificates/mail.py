@@ -38,18 +38,18 @@ async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble
         subject = f"The certificate of {site.domain} does not have all names"
         what = f"the certificate of your site {site.domain} is without {names}:"
         meanwhile = "Visitors of these names get a warning over HTTPS. The other names of the site are not affected."
-        again = "They are tried again by themselves. You get no further mail about them until they were certified."
+        again = "They are retried automatically. You get no further mail about them until they have a certificate."
     else:
         subject = f"No certificate for {site.domain}"
         what = f"your site {site.domain} gets no new certificate. The authority or this server says:"
         meanwhile = (
-            f"Visitors are shown the certificate that there is until {utc(trouble.not_after)}."
+            f"Visitors get the current certificate until {utc(trouble.not_after)}."
             if trouble.not_after is not None
             else "Until there is one, visitors cannot open the site over HTTPS."
         )
         again = (
-            f"It is tried again by itself, next at {utc(trouble.next_attempt_at)}. You get no further mail about it "
-            "until there was a certificate."
+            f"It is retried automatically, next at {utc(trouble.next_attempt_at)}. You get no further mail about it "
+            "until a certificate was issued."
         )
     text = body(
         settings,
@@ -58,7 +58,7 @@ async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble
         f"    {one_line(str(trouble.error), 1500)}",
         meanwhile,
         again,
-        f"The names, and what to mend: {outbox.base_url}/#/sites/{site.id}/certificate",
+        f"The names, and what to fix: {outbox.base_url}/#/sites/{site.id}/certificate",
     )
     mail = NewMail(
         kind=MailKind.CERTIFICATE,

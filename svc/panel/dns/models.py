@@ -30,11 +30,13 @@ ZoneName = Annotated[
     Field(
         min_length=1,
         max_length=254,
-        description="Which zone, where the names of the site are in several; without it, the one of its domain.",
+        description="Zone, if the site has names in several; that of its domain by default.",
     ),
     _NAME,
 ]
-Ttl = Annotated[int, Field(ge=60, le=604_800, description="In seconds; of all records of the name and type.")]
+Ttl = Annotated[
+    int, Field(ge=60, le=604_800, description="TTL in seconds; it applies to all records of the name and type.")
+]
 Data = Annotated[
     RecordData,
     AfterValidator(as_meant),

@@ -144,7 +144,7 @@ async def point(context: Context[Panel], request: SiteChange) -> DnsPoint:
     addresses = services.config.dns.site_addresses()
     if not addresses:
         raise conflict(
-            "The public addresses of this server are not known, so nothing was pointed.",
+            "The public addresses of this server are not known; no records were changed.",
             hint="An administrator has to configure them (docs/dns.md).",
         )
     names = await _names(services.database, site)

@@ -54,7 +54,9 @@ Sha256 = Annotated[
     Shape("[0-9a-fA-F]{64}", "a SHA-256 in hex"),
     AfterValidator(str.lower),
 ]
-FileVersion = Annotated[str, Field(min_length=32, max_length=32), Shape("[0-9a-f]{32}", "a version as it was given")]
+FileVersion = Annotated[
+    str, Field(min_length=32, max_length=32), Shape("[0-9a-f]{32}", "a version as returned by an earlier answer")
+]
 Base64 = Annotated[
     str,
     Field(max_length=MAX_CHUNK_TEXT, json_schema_extra={"pattern": "^[A-Za-z0-9+/]*={0,2}$"}),

@@ -24,7 +24,7 @@ class UploadCreateRequest(SiteChange):
     """`replace`: a file that is there may be replaced, when the upload is finished."""
 
     path: SitePath
-    size: Annotated[int, Field(ge=0, le=MAX_BYTES, description="Bytes of the whole file.")]
+    size: Annotated[int, Field(ge=0, le=MAX_BYTES, description="Size of the whole file in bytes.")]
     replace: bool = False
 
 

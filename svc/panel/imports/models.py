@@ -50,7 +50,7 @@ class ImportBeginRequest(Request):
     it."""
 
     name: FileName
-    size: Annotated[int, Field(ge=1, le=MAX_BYTES, description="Bytes of the whole archive.")]
+    size: Annotated[int, Field(ge=1, le=MAX_BYTES, description="Size of the whole archive in bytes.")]
     owner_email: Email | None = None
 
 

@@ -82,7 +82,7 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
     owner = await services.database.transact(lambda tx: owner_of(tx, context, request.owner_email))
     domain = usable_name(context, request.domain).name
     if request.host_key is not None and request.password is None and request.private_key is None:
-        raise wrong_field("password", "give it, or private_key: nothing opens the other host")
+        raise wrong_field("password", "is required to sign in to the other host, unless private_key is given")
     secrets = _secrets(request)
     keys = await services.foreign_sites.keys(request.host, request.port)
     shown = [ShownKey.of(key) for key in keys]

@@ -25,7 +25,7 @@ operations = Operations[Panel]()
 
 OldHost = Annotated[
     str,
-    Field(min_length=3, max_length=253, description="The old host: its address, or a name that leads to it still."),
+    Field(min_length=3, max_length=253, description="Address of the old host, or a name that still resolves to it."),
     Shape(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+", "an address such as 198.51.100.7, or a name"),
 ]
 

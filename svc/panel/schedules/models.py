@@ -26,8 +26,8 @@ TaskPath = Annotated[
     Field(
         min_length=1,
         max_length=1024,
-        description="A file beneath the site's folder, as private/tasks.py; of the kind url what is asked of the site,"
-        " as /wp-cron.php?doing_wp_cron.",
+        description="A file in the site's folder, such as private/tasks.py; for the kind url, a path of the site such "
+        "as /wp-cron.php?doing_wp_cron.",
     ),
     Shape(rf"{SITE_PATH}|{URL_PATH}", "a path beneath the site's folder; or one of its URL, which starts with /"),
 ]

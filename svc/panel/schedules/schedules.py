@@ -243,7 +243,7 @@ def _require_task(kind: ScheduleKind, path: str, args: Sequence[str]) -> None:
         if re.fullmatch(URL_PATH, path) is None:
             raise wrong_field("path", "for the kind url it must be a path of the site such as /tasks?now=1")
         if args:
-            raise wrong_field("args", "the kind url takes none")
+            raise wrong_field("args", "must be left out for the kind url")
     elif re.fullmatch(SITE_PATH, path) is None:
         raise wrong_field("path", "must be a file beneath the site's folder, such as private/tasks.py")
 

@@ -111,7 +111,7 @@ def _application(type_: SiteType, request: SiteFields) -> Mapping[str, str] | No
             raise wrong_field("runtime", f"a site of the type {type_.value} has no application")
         return None
     if request.runtime is None or request.entry is None:
-        raise wrong_field("runtime", "a site of the type app needs it, and an entry")
+        raise wrong_field("runtime", "is required for a site of the type app, and so is entry")
     require_entry(request.runtime, request.entry)
     return {
         "runtime": request.runtime.value,
@@ -126,7 +126,11 @@ async def _proxied(
     context: Context[Panel], type_: SiteType, request: SiteFields, names: set[str]
 ) -> Sequence[IPv4Address | IPv6Address]:
     if (type_ is SiteType.PROXY) is (request.proxy_target is None):
-        problem = "a site of the type proxy needs one" if type_ is SiteType.PROXY else "only a proxy has one"
+        problem = (
+            "is required for a site of the type proxy"
+            if type_ is SiteType.PROXY
+            else "is only for a site of the type proxy"
+        )
         raise wrong_field("proxy_target", problem)
     if request.proxy_target is None:
         return []

@@ -23,7 +23,7 @@ from svc_actors.panel.sites.site import Changed, ChangedTo
 from svc_actors.store import Queryable, Target, Transaction
 from svc_common.errors import not_found, wrong_field
 
-operations = Operations[Panel](about="Paths of sites that lead elsewhere.")
+operations = Operations[Panel](about="Redirects: paths of sites that lead elsewhere.")
 
 RedirectPath = Annotated[
     str,

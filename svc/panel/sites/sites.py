@@ -193,7 +193,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
         raise forbidden("Limits, shell and owner of a site are changed by administrators.")
     if request.proxy_target is not None:
         if site.type is not SiteType.PROXY:
-            raise wrong_field("proxy_target", f"this site is of the type {site.type.value}")
+            raise wrong_field("proxy_target", f"does not apply to a site of the type {site.type.value}")
         values["proxy_addresses"] = await proxy_addresses(
             database,
             request.proxy_target,
@@ -267,7 +267,7 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
         if locked.staging_of is not None and await read_staging(tx, locked.staging_of) is not None:
             raise conflict(
                 f"{locked.domain} is a staging copy; nothing was deleted.",
-                hint="Delete it where it is one: svc site staging delete DOMAIN, with the domain of its site.",
+                hint="Delete it by the domain of its live site: svc site staging delete DOMAIN.",
             )
         job = await delete_site(tx, context.caller, locked, final_backup=request.final_backup)
         return await job_answer(tx, job)
@@ -371,7 +371,7 @@ async def _account_of_others(tx: Transaction, principal: Principal, email: str |
 async def _refuse_staged(tx: Transaction, site: SiteRow) -> None:
     """A staging copy is its owner's work, and holds a name of the domain."""
     if site.staging_of is not None:
-        raise conflict(f"{site.domain} is a staging copy, and goes with its site; nothing was changed.")
+        raise conflict(f"{site.domain} is a staging copy, whose owner is that of its live site; nothing was changed.")
     if await read_staging(tx, site.id) is not None:
         raise conflict(
             f"{site.domain} has a staging copy; nothing was changed.",

@@ -53,7 +53,7 @@ def watch_controller(
         [
             Figure(
                 "svc_event_loop_lag_seconds",
-                "The most that the event loop was late in the last minute.",
+                "Longest delay of the event loop in the last minute.",
                 lambda: lag.longest,
             ),
             Figure(
@@ -110,17 +110,17 @@ def _watch_database(metrics: Metrics, database: Database) -> None:
             ),
             Figure(
                 "svc_database_connections_max",
-                "Connections that there may be, of all lanes.",
+                "Most connections that may be open, of all lanes.",
                 lambda: database.statistics().size,
             ),
             Figure(
                 "svc_database_waiting",
-                "Who waits for a connection.",
+                "Requests and loops that wait for a connection.",
                 lambda: database.statistics().waiting,
             ),
             Figure(
                 "svc_database_exhausted_total",
-                "Waits for a connection that were given up: each was answered with unavailable.",
+                "Waits for a connection that timed out: each was answered with unavailable.",
                 lambda: database.statistics().exhausted,
             ),
             Figure(
@@ -130,7 +130,7 @@ def _watch_database(metrics: Metrics, database: Database) -> None:
             ),
             Figure(
                 "svc_database_collisions_total",
-                "Transactions that the server undid for the sake of another, and that were run again.",
+                "Transactions that the database server rolled back in favour of another, and that were run again.",
                 lambda: database.statistics().collided,
             ),
         ]
@@ -171,7 +171,7 @@ def _watch_fleet(metrics: Metrics, database: Database) -> None:
             ),
             Figure(
                 "svc_pool_addresses_free",
-                "Those of them that are free.",
+                "Free addresses of an enabled pool.",
                 lambda: taker.census.pool_free,
                 ("network", "pool"),
             ),
@@ -184,8 +184,14 @@ def _watch_disk(metrics: Metrics, disk: DiskGuard) -> None:
     metrics.watch(
         [
             Figure("svc_database_disk_size_bytes", "Size of the database's disk.", lambda: disk.space.size),
-            Figure("svc_database_disk_free_bytes", "Free of it.", lambda: disk.space.free),
-            Figure("svc_database_disk_reserve_bytes", "Held back for the day that it is full.", lambda: disk.reserve),
-            Figure("svc_database_disk_full", "Whether changes are refused for want of space.", lambda: disk.full),
+            Figure("svc_database_disk_free_bytes", "Free space of the database's disk.", lambda: disk.space.free),
+            Figure(
+                "svc_database_disk_reserve_bytes",
+                "Space held in reserve for when the disk is full.",
+                lambda: disk.reserve,
+            ),
+            Figure(
+                "svc_database_disk_full", "Whether changes are refused because the disk is full.", lambda: disk.full
+            ),
         ]
     )

@@ -30,8 +30,9 @@ async def certificate_keeper(
         message = None
         if acme is not None:
             message = (
-                f"Nothing is asked of {acme.directory} before its terms are agreed to: `svc controller check` says "
-                "where they are, and `terms-agreed = true` in the table [acme] of the settings agrees to them."
+                f"No certificate is requested from {acme.directory} before its terms are accepted: `svc controller "
+                "check` says where they are, and `terms-agreed = true` in the table [acme] of the settings accepts "
+                "them."
             )
         await database.transact(partial(set_alert, key=alert, message=message))
         await _tell(database, _PORT_ALERT, None)

@@ -29,12 +29,12 @@ class Tracing:
             [
                 Figure(
                     "svc_trace_spans_exported_total",
-                    "Spans that the collector has taken.",
+                    "Spans that the collector has accepted.",
                     lambda: float(queue.exported),
                 ),
                 Figure(
                     "svc_trace_spans_dropped_total",
-                    "Spans that it has not, by reason.",
+                    "Spans that the collector did not get, by reason.",
                     lambda: {(reason.value,): float(number) for reason, number in queue.dropped.items()},
                     ("reason",),
                 ),
@@ -57,7 +57,7 @@ async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> 
     try:
         settings = ExportSettings.of(environ)
     except ValueError as error:
-        raise TracingSettingsError(f"The environment's OTEL_BSP_ variables cannot be: {error}") from error
+        raise TracingSettingsError(f"The OTEL_BSP_ variables of the environment are invalid: {error}") from error
     queue = SpanQueue(open_exporter(endpoint), settings)
     async with background_nursery() as nursery:
         nursery.start_soon(queue.run)

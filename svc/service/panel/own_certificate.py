@@ -93,7 +93,7 @@ class PanelCertificate:
         try:
             found = parsed(certificate.read_text(), key.read_bytes())
         except (OSError, ValueError, CertificateError) as error:
-            return f"{certificate} with {key} cannot be used, and what was shown before still is: {error}"
+            return f"{certificate} with {key} cannot be used; the previous certificate stays in use: {error}"
         self._show(found.key + found.chain.encode())
         if not found.covers(self._config.public_host):
             return f"{certificate} is not for {self._config.public_host}, but for {', '.join(found.names[:5])}"

@@ -258,7 +258,7 @@ async def test_an_account_that_is_being_ended_is_not_put_back(world: World) -> N
     job = await world.job_of(world.root, ending)
 
     assert (refused.status_code, held) == (409, "suspended")
-    assert f"by the job {ending['id']}" in refused.json()["error"]["message"]
+    assert f"The job {ending['id']} is terminating" in refused.json()["error"]["message"]
     assert job["status"] == "succeeded"
 
 

@@ -110,7 +110,7 @@ async def test_the_operators_files_go_before_acme_and_are_taken_up_when_they_cha
                 await trio.sleep(0.01)
 
     assert renewed == ["panel.test", "other.test"]
-    assert kept == second, "what was shown before still is"
+    assert kept == second, "the previous certificate stays in use"
     assert authority.count("neworder") == 0
 
 

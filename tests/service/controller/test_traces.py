@@ -221,7 +221,7 @@ async def test_settings_of_the_exporter_that_cannot_be_are_told_in_a_line(
     )
 
     assert ended.code == Exit.INVALID
-    assert "The environment's OTEL_BSP_ variables cannot be" in ended.err
+    assert "The OTEL_BSP_ variables of the environment are invalid" in ended.err
     assert "Traceback" not in ended.err
 
 

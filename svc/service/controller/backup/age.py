@@ -106,18 +106,18 @@ def _open_header(file: BinaryIO, passphrase: str) -> tuple[bytes, bytes]:
     lines = [file.readline(_LONGEST_LINE) for _ in range(4)]
     stanza, ending = lines[1].split(), lines[3].split()
     if lines[0] != _VERSION or len(stanza) != 4 or stanza[:2] != [b"->", b"scrypt"] or ending[:1] != [b"---"]:
-        raise CannotDecrypt("This is no archive that was encrypted with a passphrase.")
+        raise CannotDecrypt("This is not an archive that was encrypted with a passphrase.")
     try:
         salt, sealed, mac = _bytes(stanza[2]), _bytes(lines[2].strip()), _bytes(b"".join(ending[1:]))
         work_factor = int(stanza[3])
     except (ValueError, binascii.Error) as error:
         raise CannotDecrypt("The header of the archive is damaged.") from error
     if not 0 < work_factor <= _MOST_WORK:
-        raise CannotDecrypt(f"The archive asks for a work factor of {work_factor}; {_MOST_WORK} is the most.")
+        raise CannotDecrypt(f"The archive needs a work factor of {work_factor}; the most accepted is {_MOST_WORK}.")
     try:
         file_key = ChaCha20Poly1305(_stretched(passphrase, salt, work_factor)).decrypt(bytes(12), sealed, None)
     except (InvalidTag, ValueError):
-        raise CannotDecrypt("The passphrase is not the one of this archive, or its header is damaged.") from None
+        raise CannotDecrypt("The passphrase is not that of this archive, or the archive's header is damaged.") from None
     if not hmac.compare_digest(mac, _mac(file_key, b"".join(lines[:3]) + b"---")):
         raise CannotDecrypt("The header of the archive was altered.")
     return file_key, file.read(16)

@@ -125,7 +125,7 @@ class ArchiveReader:
         manifest: Manifest | None = None
         for member, name, content in self._members():
             if manifest is not None:
-                raise NotAnArchive(f"There is more behind the manifest: {name}.")
+                raise NotAnArchive(f"The archive has an unexpected entry after its manifest: {name}.")
             digest, length = hashlib.sha256(), 0
             of_database = name.startswith(f"{_DATABASE}/")
             if name == MANIFEST:
@@ -140,7 +140,7 @@ class ArchiveReader:
             if not of_database:
                 found[name] = Content(size=length, sha256=digest.hexdigest(), mode=member.mode & 0o777)
         if manifest is None:
-            raise NotAnArchive("There is no manifest in it.")
+            raise NotAnArchive("The archive has no manifest.")
         expected = {f"{_FILES}/{name}": content for name, content in manifest.files.items()}
         if manifest.configuration is not None:
             expected[CONFIGURATION] = manifest.configuration
@@ -148,7 +148,7 @@ class ArchiveReader:
         if (size, database.hexdigest()) != (manifest.database.size, manifest.database.sha256):
             wrong.append("the database")
         if wrong:
-            raise NotAnArchive(f"Not as the manifest says: {', '.join(wrong[:5])}.")
+            raise NotAnArchive(f"The contents differ from the manifest: {', '.join(wrong[:5])}.")
         return manifest
 
     def read(self) -> Iterator[tuple[str | None, int, Iterator[bytes]]]:
@@ -163,7 +163,7 @@ class ArchiveReader:
             elif name == CONFIGURATION:
                 yield CONFIGURATION, 0o600, _pieces(content)
             elif name != MANIFEST:
-                raise NotAnArchive(f"It has a member that is none of a backup: {name}")
+                raise NotAnArchive(f"The archive has an entry that does not belong in a backup: {name}")
 
     def _members(self) -> Iterator[tuple[tarfile.TarInfo, str, BinaryIO]]:
         try:
@@ -171,13 +171,13 @@ class ArchiveReader:
                 for member in tar:
                     content = tar.extractfile(member) if member.isreg() else None
                     if content is None:
-                        raise NotAnArchive(f"It has a member that is no file: {member.name}")
+                        raise NotAnArchive(f"The archive has an entry that is not a file: {member.name}")
                     yield member, member.name, cast("BinaryIO", content)
             # Read to the very end: only the mark of the last chunk proves that the file was not truncated.
             while self._decrypting.read(_PIECE):
                 pass
         except (tarfile.TarError, EOFError) as error:
-            raise NotAnArchive(f"It cannot be read: {error}") from error
+            raise NotAnArchive(f"The archive cannot be read: {error}") from error
 
 
 class _Hashed:
@@ -197,9 +197,11 @@ def _manifest(text: bytes) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        raise NotAnArchive(f"Its manifest is of a kind that this release does not know: {error}") from error
+        raise NotAnArchive(
+            f"The manifest of the archive is of a kind that this release does not know: {error}"
+        ) from error
     if manifest.format != FORMAT:
-        raise NotAnArchive(f"It is of format {manifest.format}; this release knows {FORMAT}.")
+        raise NotAnArchive(f"The archive has the format {manifest.format}; this release knows {FORMAT}.")
     return manifest
 
 

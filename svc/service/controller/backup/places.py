@@ -105,7 +105,7 @@ class Sftp:
             if done.returncode != 0:
                 raise PlaceError(f"sftp to {self._address} failed: {said.strip()[-500:]}")
             return "\n".join(line for line in said.splitlines() if not line.startswith("sftp> "))
-        raise PlaceError(f"sftp to {self._address} was not done within {_SFTP_TIMEOUT:.0f} s.")
+        raise PlaceError(f"sftp to {self._address} did not finish within {_SFTP_TIMEOUT:.0f} s.")
 
 
 Place: TypeAlias = Folder | Sftp
@@ -121,7 +121,9 @@ def place_of(where: str) -> Place:
         return Folder(Path(where))
     parts = urlsplit(where)
     if parts.netloc.startswith("-") or not parts.hostname or not parts.path.strip("/") or parts.password:
-        raise PlaceError(f"{parts.hostname or where}: write sftp://USER@HOST/FOLDER; it is signed in to with a key.")
+        raise PlaceError(
+            f"{parts.hostname or where}: write sftp://USER@HOST/FOLDER without a password; a key signs in."
+        )
     return Sftp(parts.username, parts.hostname, parts.port, PurePosixPath(unquote(parts.path)))
 
 

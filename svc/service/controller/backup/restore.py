@@ -137,7 +137,7 @@ def _require_empty(folder: Path) -> None:
             f"A restore to {folder} was interrupted. Empty the folder, and the database if it is yours."
         )
     if folder.exists() and any(folder.iterdir()):
-        raise CannotRestore(f"{folder} is not empty: there is, or was, a controller. Nothing was changed.")
+        raise CannotRestore(f"{folder} is not empty: it has, or had, the data of a controller. Nothing was changed.")
 
 
 async def _require_empty_database(url: str) -> None:
@@ -156,7 +156,7 @@ def _require_known(manifest: Manifest) -> None:
     newer = [name for name, number in manifest.migrations.items() if number > known.get(name, 0)]
     if newer:
         raise NotAnArchive(
-            f"It was made by release {manifest.release}, which is newer than this one: restore with that."
+            f"The archive was made by release {manifest.release}, which is newer than this one: restore with that."
         )
 
 

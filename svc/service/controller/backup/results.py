@@ -54,7 +54,9 @@ async def _judge(tx: Transaction) -> None:
            FROM controller_backups WHERE error IS NULL ORDER BY id DESC LIMIT 1""",
         last["every_hours"],
     )
-    since = f"the last whole one is of {whole['ended_at']:%Y-%m-%d %H:%M} UTC" if whole else "there is no whole one"
+    since = (
+        f"the last complete one is of {whole['ended_at']:%Y-%m-%d %H:%M} UTC" if whole else "there is no complete one"
+    )
     message: str | None = None
     if last["error"] is not None:
         message = f"The last backup of the controller to {last['place']} failed, and {since}: {last['error']}"

@@ -108,7 +108,7 @@ async def test_a_failed_backup_leaves_nothing_is_an_alert_and_the_next_one_close
     assert "there is no archive of it" in failed.err
     message = await alert(house)
     assert message is not None
-    assert f"to {missing} failed, and there is no whole one" in message
+    assert f"to {missing} failed, and there is no complete one" in message
     missing.mkdir()
     await house.ok("controller", "backup", "--to", str(missing))
     assert await alert(house) is None
@@ -123,7 +123,7 @@ async def test_a_timer_that_stopped_is_an_alert(house: House, database_url: str)
 
     message = await alert(house)
     assert message is not None
-    assert "every 6 h, and the last whole one is of" in message
+    assert "every 6 h, and the last complete one is of" in message
 
 
 async def test_a_power_cut_in_the_middle_leaves_nothing_that_is_taken_for_an_archive(

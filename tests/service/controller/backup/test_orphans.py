@@ -143,7 +143,7 @@ async def test_each_kind_is_adopted_or_discarded_and_a_lost_node_is_written_off(
     assert early.code == Exit.UNAVAILABLE
     assert "node sim-0003 has not said yet" in early.err
     assert not_awaited.code == Exit.CONFLICT
-    assert "Nothing waits for a report of node sim-0001" in not_awaited.err
+    assert "Node sim-0001 is not awaited" in not_awaited.err
     assert records.keys() == {*names, "later"}
     assert records["lost"]["status_reason"]
     assert set(recorded) - {each for each in recorded if each[1] == str(ids["lost"])} <= set(carried)
