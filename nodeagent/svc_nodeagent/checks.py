@@ -25,9 +25,9 @@ def _time(now: datetime, controller_time: datetime) -> PreflightCheck:
     skew = now - controller_time
     seconds = skew.total_seconds()
     if abs(skew) >= _SKEW_TOO_MUCH:
-        status, advice = CheckStatus.FAILED, " Set the clock, or certificates will not hold."
+        status, advice = CheckStatus.FAILED, " Set the clock: with a wrong one, certificates are rejected."
     elif abs(skew) >= _SKEW_NOTED:
-        status, advice = CheckStatus.WARNING, " See that a time service runs here."
+        status, advice = CheckStatus.WARNING, " Check that a time service runs here."
     else:
         status, advice = CheckStatus.PASSED, ""
     return PreflightCheck(

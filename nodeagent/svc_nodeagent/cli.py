@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CIDR",
         help="a private network from which images may be fetched, for a mirror of your own; may be repeated",
     )
-    commands.add_parser("status", parents=[common], help="say what this node is")
+    commands.add_parser("status", parents=[common], help="show which node this is")
     return parser
 
 

@@ -87,7 +87,7 @@ async def dial_stream(enrolment: Enrolment, identity: Identity, token: str) -> t
             await stream.send_all(token.encode() + b"\n")
     except (trio.BrokenResourceError, trio.TooSlowError) as error:
         await trio.aclose_forcefully(stream)
-        raise ConnectionError("the controller did not take the stream") from error
+        raise ConnectionError("the controller did not accept the stream") from error
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise

@@ -257,7 +257,7 @@ class Dispatcher:
         except trio.TooSlowError:
             return Failed(
                 code=FailureCode.TIMED_OUT,
-                message=f"The node gave {request.operation.op} up after {seconds:.0f} seconds.",
+                message=f"The node stopped {request.operation.op} after {seconds:.0f} seconds without a result.",
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
@@ -342,7 +342,7 @@ def _answer(operation: NodeOperation, result: OperationResult) -> Outcome:
     return Failed(
         code=FailureCode.HOST,
         message=f"The node's answer to {operation.op} is larger than it can send.",
-        hint="Look at the node itself: it has more of something than it was made for.",
+        hint="Check the node itself: it has far more objects than it was designed for.",
     )
 
 
@@ -354,12 +354,12 @@ _INTERRUPTED = Failed(
 _NOT_AGAIN = Failed(
     code=FailureCode.INTERRUPTED,
     message="The agent was restarted while this ran; it may have been done, and is not done again.",
-    hint="Look at the machine's console, and order it again if it is needed.",
+    hint="Check the machine's console, and order it again if it is needed.",
 )
 _CANCELLED = Failed(code=FailureCode.CANCELLED, message="Cancelled on the node.")
 _PARTLY_CANCELLED = Failed(
     code=FailureCode.INTERRUPTED,
     message="Cancelled after the agent had been restarted while this ran; it may have been done before.",
-    hint="Look at the machine, and order it again if it is needed.",
+    hint="Check the machine, and order it again if it is needed.",
 )
 _NEVER_STARTED = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had started.")

@@ -80,13 +80,13 @@ class _Guarded(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._https_only and request.url.scheme != "https":
-            raise AddressRefused(f"{request.url.host} is not asked without TLS", request=request)
+            raise AddressRefused(f"{request.url.host} is only contacted by TLS", request=request)
         response = await self._dial(request, await self._addresses(request))
         # Names of codings are the same in any case (RFC 9110, section 8.4.1), and an empty field names none.
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             await response.aclose()
-            raise httpx.DecodingError("the server sent an encoded answer, which was not asked for", request=request)
+            raise httpx.DecodingError("the server sent a compressed answer, which was not requested", request=request)
         return response
 
     async def aclose(self) -> None:

@@ -407,7 +407,7 @@ class SimulatedHost(SimulatedState):
         """Its disks are empty, as all are here, so nothing is dialled."""
         spec = operation.machine
         if spec.vm_id in self.machines:
-            raise HostError(FailureCode.CONFLICT, "This host has something of the machine already.")
+            raise HostError(FailureCode.CONFLICT, "This host already has files or a domain of the machine.")
         self._pull(operation.image)
         self.machines[spec.vm_id] = new_machine(spec, operation.image.digest, operation.cpu_mode)
         self.networks.apply(spec.vm_id, NetworkSpec(nics=()))

@@ -51,7 +51,7 @@ class SimulatedCopyFiles:
                 self._open.discard(which)
                 return Done()
         if which not in self._open:
-            raise HostError(FailureCode.INTERRUPTED, "The copy's files are not open on the machine's node.")
+            raise HostError(FailureCode.INTERRUPTED, "The backup's files are not open on the machine's node.")
         path = "/" + operation.path.strip("/")
         match operation:
             case VmFilesList():
@@ -62,7 +62,7 @@ class SimulatedCopyFiles:
             case VmFilesRead():
                 content = FILES.get(path)
                 if content is None:
-                    raise HostError(FailureCode.NOT_FOUND, "The copy has no such file or folder.")
+                    raise HostError(FailureCode.NOT_FOUND, "The backup has no such file or folder.")
                 part = content[operation.offset : operation.offset + operation.length]
                 data = base64.b64encode(part).decode()
                 return CopiedPart(volume=1, path=path, size_bytes=len(content), modified=1_700_000_000, data=data)
@@ -78,5 +78,5 @@ def _entries(path: str) -> tuple[CopyEntry, ...]:
             mode = 0o755 if below else 0o644
             found[name] = CopyEntry(name=name, kind=kind, size_bytes=size, modified=1_700_000_000, mode=mode)
     if not found:
-        raise HostError(FailureCode.NOT_FOUND, "The copy has no such file or folder.")
+        raise HostError(FailureCode.NOT_FOUND, "The backup has no such file or folder.")
     return tuple(found[name] for name in sorted(found))

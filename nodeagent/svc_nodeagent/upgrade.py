@@ -30,7 +30,7 @@ from svc_nodeagent.releases import NotInstalled, Releases, Trial, release_name
 
 _CHUNK: Final = 64 * 1024
 _CHECK_SECONDS: Final = 60.0
-_KEPT_ON: Final = "The agent runs on as it was."
+_KEPT_ON: Final = "The running agent was not changed."
 log = structlog.get_logger(__name__)
 
 
@@ -112,7 +112,7 @@ class Upgrader:
                 found.update(data)
                 await file.write(data)
         if size != operation.size or found.hexdigest() != operation.digest:
-            raise NotInstalled("what was fetched is not what the controller signed")
+            raise NotInstalled("the fetched file does not match the signature of the controller")
 
     async def _check(self, wanted: str) -> None:
         """Run the new program's `status`: it must start at all before anything depends on it."""

@@ -39,8 +39,8 @@ async def require_nothing_of(guests: Guests, folders: Folders, vm_id: UUID, volu
     if await in_thread(has_files) or await guests.state(vm_id) is not DomainState.ABSENT:
         raise HostError(
             FailureCode.CONFLICT,
-            "This host has something of the machine already; nothing was changed.",
-            "It is removed there before the machine is moved again.",
+            "This host already has files or a domain of the machine; nothing was changed.",
+            "They are removed there before the machine is moved again.",
         )
 
 

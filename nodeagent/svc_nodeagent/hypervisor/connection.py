@@ -53,7 +53,7 @@ class ConnectionLost(HostError):  # noqa: N818 - named for what it says
         super().__init__(
             FailureCode.HOST,
             f"libvirt cannot be reached on this node: {why}",
-            "The agent goes on trying. See whether libvirtd runs, and what its log says.",
+            "The agent keeps trying. Check whether libvirtd runs, and its log.",
         )
 
 
@@ -127,7 +127,7 @@ class Connection:
                 # libvirt's own texts are UTF-8.
                 raise LibvirtError(
                     FailureCode.HOST,
-                    "libvirt handed on what is no text (not UTF-8): the guest's agent does not answer as it should.",
+                    "libvirt returned data that is not text (UTF-8): the guest's agent does not answer correctly.",
                     libvirt.VIR_ERR_AGENT_UNSYNCED,
                 ) from error
             finally:
@@ -139,7 +139,7 @@ class Connection:
         raise HostError(
             FailureCode.TIMED_OUT,
             f"libvirt did not answer within {timeout:g} s.",
-            "What was asked may still take effect. When it goes on, see libvirtd's log on the node.",
+            "The operation may still take effect. If this continues, see libvirtd's log on the node.",
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -264,5 +264,5 @@ def password_failed(error: LibvirtError, account: str) -> HostError:
     return HostError(
         FailureCode.HOST,
         f"The guest refused to change the password of {account}.",
-        "See that the account exists; the guest's own log says why its agent refused.",
+        "Check that the account exists; the guest's own log says why its agent refused.",
     )

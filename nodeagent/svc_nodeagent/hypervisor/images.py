@@ -441,8 +441,8 @@ async def require_room(folder: Path, what: str, to_come: int = 0) -> None:
     if await in_thread(is_nearly_full, folder, to_come):
         raise HostError(
             FailureCode.CAPACITY,
-            f"The node's disk became short while it took in {what}; nothing of it was kept, and the machine is where it"
-            " was.",
+            f"The node ran short of disk space while it received {what}; nothing of it was kept, and the machine is "
+            "where it was.",
             "Free disk space on the node, or choose another.",
         )
 
@@ -469,5 +469,5 @@ def _fetch_failed(spec: ImageSpec, error: Exception) -> HostError:
     return HostError(
         FailureCode.HOST,
         f"Image {spec.name} could not be fetched: {said}",
-        "What was fetched is kept; the next pull goes on from there.",
+        "What was fetched is kept; the next pull resumes there.",
     )

@@ -120,7 +120,7 @@ class LiveReceiving:
                 fault_point("live.begun")
                 await self._receive(operation, report)
                 if not await self._has_arrived(vm_id):
-                    raise cut_short("the guest has not come")
+                    raise cut_short("the guest has not arrived")
                 fault_point("live.arrived")
                 await in_thread(arrivals.complete, self._folders, vm_id)
             except BaseException:
@@ -192,7 +192,7 @@ class LiveReceiving:
                 # This raises an error with the figures. If room was freed since, it does not, and the move counts as
                 # cut short.
                 await require_room(folder, "a running machine")
-                raise cut_short("this host's disk became short")
+                raise cut_short("this host ran short of disk space")
 
     async def _watch_room(self, record: MachineRecord, short: trio.Event, over: trio.CancelScope) -> None:
         """End the move before the file system is full. libvirt fills each disk up to its size, and a host's disks may

@@ -95,7 +95,9 @@ class LiveSending:
         """Returns why libvirt has failed, or None."""
         vm_id, sockets = record.vm_id, self._sockets(record.vm_id)
         if len(streams.disks) != len(record.disks):
-            raise HostError(FailureCode.CONFLICT, "The machine has other disks than were to be moved; it was left.")
+            raise HostError(
+                FailureCode.CONFLICT, "The machine's disks differ from those to be moved; it was not moved."
+            )
         async with sockets.opened(), dial_streams(self._open_stream, streams) as (words, memory, disks):
             # First the agents talk over the stream that libvirt uses afterwards. They exchange the places of the
             # target's files, the seed and the first boot's secret, and the target's "ready".
@@ -163,7 +165,10 @@ class LiveSending:
             timeout=CALL_TIMEOUT_SECONDS,
         )
         if place.domain != self._naming.domain(record.vm_id):
-            raise HostError(FailureCode.CONFLICT, "The other host calls its machines differently, so none moves there.")
+            raise HostError(
+                FailureCode.CONFLICT,
+                "The other host names its domains differently (another prefix), so no machine can be moved there live.",
+            )
         base = self._images.base_of(record.base).path
         renamed = {
             self._folders.machine(record.vm_id): place.machine,

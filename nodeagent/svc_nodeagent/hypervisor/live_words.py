@@ -101,7 +101,9 @@ def cut_short(why: str) -> HostError:
 
 
 def unreadable() -> HostError:
-    return HostError(FailureCode.INVALID, "What the other host sent is no machine that moves; nothing was kept.")
+    return HostError(
+        FailureCode.INVALID, "The other host sent something that is not a live migration; nothing was kept."
+    )
 
 
 def _reason(error: Exception) -> Exception:
@@ -115,7 +117,7 @@ def _reason(error: Exception) -> Exception:
     if all(
         isinstance(each, trio.BrokenResourceError | trio.ClosedResourceError | trio.TooSlowError) for each in failures
     ):  # Any other error among them is a defect, and must not look like a network failure.
-        return cut_short("the other host has gone")
+        return cut_short("the other host disconnected")
     return error
 
 

@@ -144,7 +144,7 @@ class Moves:
         async with self._steps(vm_id):
             record = await self._record(vm_id)
             if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
-                raise HostError(FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it.")
+                raise HostError(FailureCode.CONFLICT, "The machine is not off; it was not changed.", "Stop it.")
             state = await self._state(record)
             header = await in_thread(_header_of, record, self._folders, state)
             paths = {disk.index: self._folders.disk_of(vm_id, disk) for disk in record.disks}
@@ -260,7 +260,7 @@ class _Stream:
             with trio.fail_after(SILENCE_SECONDS):
                 await self._stream.send_all(data)
         except trio.BrokenResourceError as error:
-            raise _cut_short("the other host has gone") from error
+            raise _cut_short("the other host disconnected") from error
         except trio.TooSlowError as error:
             raise _cut_short("the other host no longer accepts data") from error
 
@@ -271,7 +271,7 @@ class _Stream:
                 while len(self._received) < count:
                     await self._more()
         except trio.BrokenResourceError as error:
-            raise _cut_short("the other host has gone") from error
+            raise _cut_short("the other host disconnected") from error
         except trio.TooSlowError as error:
             raise _cut_short("the other host no longer sends data") from error
         data = bytes(self._received[:count])
@@ -368,7 +368,7 @@ def _require_size(announced: _Disk, disk: DiskSpec) -> None:
             FailureCode.INVALID,
             f"The other host announces {announced.size_bytes // GIB} GiB for disk {disk.index}, which has"
             f" {disk.size_gib} GiB: more than it can have with all its snapshots. Nothing was kept.",
-            "The machine is where it was. Look at its disk there.",
+            "The machine is where it was. Check its disk there.",
         )
 
 
@@ -386,7 +386,7 @@ async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
         raise HostError(
             FailureCode.INVALID,
             f"Disk {disk.index} is not as it is recorded (its size, or the image that it stands on); nothing was kept.",
-            "The machine is where it was. Look at its disk there.",
+            "The machine is where it was. Check its disk there.",
         )
     if base is not None:
         await run_program("qemu-img", "rebase", "-q", "-u", "-f", "qcow2", "-F", base.format, "-b", base.path, path)
@@ -465,6 +465,6 @@ def _cut_short(why: str) -> HostError:
 def _unreadable() -> HostError:
     return HostError(
         FailureCode.INVALID,
-        "What the other host sent is not a machine's disks; nothing was kept.",
-        "See that both nodes run the same release of the agent.",
+        "The other host sent something that is not a machine's disks; nothing was kept.",
+        "Check that both nodes run the same release of the agent.",
     )

@@ -142,6 +142,6 @@ def _unpacked(content: bytes) -> dict[str, memoryview]:
 def _unreadable() -> HostError:
     return HostError(
         FailureCode.INVALID,
-        "What should be the state of the machine's firmware and TPM is something else; nothing was changed.",
-        "See that both nodes run the same release of the agent, or that the target has not changed data.",
+        "The received state of the machine's firmware and TPM is not valid; nothing was changed.",
+        "Check that both nodes run the same release of the agent, and that the target has not changed data.",
     )

@@ -45,7 +45,7 @@ def platform_features(descriptions: tuple[Path, ...] = DESCRIPTIONS) -> Platform
     return PlatformFeatures(
         found=tuple(each for each in PLATFORM_FEATURES if each in found),
         lacks={
-            each: f"the node has not what {_NAMES[each]} is made of: install {_PACKAGES[each]} there"
+            each: f"the node lacks the package for {_NAMES[each]}: install {_PACKAGES[each]} there"
             for each in PLATFORM_FEATURES
             if each not in found
         },
@@ -59,7 +59,7 @@ def require_platform(platform: Platform) -> None:
         if need in lacks:
             raise HostError(
                 FailureCode.CONFLICT,
-                f"The machine would have {_NAMES[need]}, and this node has not what that is made of.",
+                f"The machine needs {_NAMES[need]}, for which this node lacks the package.",
                 f"Install on the node: {_PACKAGES[need]}.",
             )
 

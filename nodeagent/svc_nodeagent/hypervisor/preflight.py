@@ -169,14 +169,14 @@ async def preflight(
         except HostError as error:
             results.append(_failed(name, f"{error.message} {error.hint or ''}".strip()))
         except OSError as error:
-            results.append(_failed(name, f"This could not be looked at: {error}."))
+            results.append(_failed(name, f"This check failed: {error}."))
     return tuple(results)
 
 
 async def _programs() -> PreflightCheck:
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        return _failed("programs", f"Not installed: {', '.join(missing)}. Install the node's packages anew.")
+        return _failed("programs", f"Not installed: {', '.join(missing)}. Reinstall the node's packages.")
     return _passed("programs", "All programs the agent runs are installed.")
 
 
@@ -273,7 +273,7 @@ async def _disk(folders: Folders) -> PreflightCheck:
     usage = await in_thread(shutil.disk_usage, folders.root)
     sentence = f"{usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free for disks and images."
     if usage.free / GIB < DISK_FAILURE_GIB:
-        return _failed("disk", sentence + " Free space, or no guest can write for long.")
+        return _failed("disk", sentence + " Free disk space, or guests will soon be unable to write.")
     if usage.free < usage.total * DISK_WARNING_FRACTION:
         return _warning("disk", sentence)
     return _passed("disk", sentence)

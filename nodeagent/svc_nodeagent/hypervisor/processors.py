@@ -34,7 +34,7 @@ def cpu_element(mode: CpuMode, accelerator: Accelerator) -> ElementTree.Element:
         case CpuMode.HOST_PASSTHROUGH if emulated:
             raise HostError(
                 FailureCode.INVALID,
-                "This host emulates its guests, which cannot have its own processor; nothing was changed.",
+                "This host emulates its guests, so they cannot have the host's processor; nothing was changed.",
                 "Choose maximum for all that the emulator offers.",
             )
         case CpuMode.HOST_PASSTHROUGH:

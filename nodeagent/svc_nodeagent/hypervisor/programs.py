@@ -114,7 +114,7 @@ async def _try_program(
                 )
             except FileNotFoundError as error:
                 raise HostError(
-                    FailureCode.HOST, f"{program} is not installed on this node.", "Install the node's packages anew."
+                    FailureCode.HOST, f"{program} is not installed on this node.", "Reinstall the node's packages."
                 ) from error
             async with _ended(process):
                 assert process.stdout is not None
@@ -124,7 +124,7 @@ async def _try_program(
                         raise HostError(
                             FailureCode.HOST,
                             f"{program} printed more than {MOST_OUTPUT // 1024**2} MiB and was stopped.",
-                            "See what it was given to read.",
+                            "Check the file or service that it was reading.",
                         )
             written = errors.tell()  # the file's position is shared with the program
             said = os.pread(errors.fileno(), _MOST_ERROR_BYTES, max(0, written - _MOST_ERROR_BYTES))

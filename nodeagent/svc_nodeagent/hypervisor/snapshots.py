@@ -87,9 +87,7 @@ class Snapshots:
         async with self._steps(vm_id):
             record = await self._record(vm_id)
             if not await self._is_off(vm_id):
-                raise HostError(
-                    FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it first."
-                )
+                raise HostError(FailureCode.CONFLICT, "The machine is not off; it was not changed.", "Stop it first.")
             missing = [index for index, path in self._disks(record).items() if tag not in await _tags(path)]
             if missing:
                 raise HostError(

@@ -44,7 +44,7 @@ class Order:
     def check(self) -> None:
         """Raises `HostError(cancelled)` if there is a later order."""
         if not self.stands:
-            raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {self.what}.")
+            raise HostError(FailureCode.CANCELLED, f"A later order for the machine replaced {self.what}.")
 
 
 class Turns:

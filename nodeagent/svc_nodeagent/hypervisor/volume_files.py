@@ -91,7 +91,7 @@ def remove(folders: Folders, volume_id: UUID, kept_disk: str | None) -> None:
     """Remove a volume. Raises `HostError(conflict)` while a machine has it."""
     if holder(folders, volume_id) is not None:
         raise HostError(
-            FailureCode.CONFLICT, "A machine has the volume, so it was left as it is.", "Detach it, then delete it."
+            FailureCode.CONFLICT, "A machine has the volume; nothing was changed.", "Detach it, then delete it."
         )
     folders.volume(volume_id).unlink(missing_ok=True)
     sync_folder(folders.volumes)
@@ -147,7 +147,7 @@ def _kept_file(folders: Folders, kept_disk: str | None) -> Path | None:
     if kept_disk is None:
         return None
     if _KEPT.fullmatch(kept_disk) is None:
-        raise HostError(FailureCode.INVALID, "That is not the name of a kept disk.")
+        raise HostError(FailureCode.INVALID, "That is not the name of a retained disk.")
     return folders.root / kept_disk
 
 

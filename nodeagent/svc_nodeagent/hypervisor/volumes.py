@@ -129,7 +129,7 @@ class Volumes:
         path = await volume_files.take_over(self._folders, volume_id, operation.kept, qemu_user().owner)
         if vm_id is None:
             if await in_thread(volume_files.holder, self._folders, volume_id) is not None:
-                raise HostError(FailureCode.CONFLICT, "A machine has the volume, so it was left as it is.")
+                raise HostError(FailureCode.CONFLICT, "A machine has the volume; nothing was changed.")
             await grow(path, size_gib)
             return
         async with self._steps(vm_id):
@@ -233,7 +233,7 @@ def _not_let_go(seconds: float) -> HostError:
     waited = f" within {seconds:g} s" if seconds else ""
     return HostError(
         FailureCode.TIMED_OUT,
-        f"The guest did not let go of the volume{waited}; it is still attached.",
-        "See that the guest has booted and that the volume is not in use in it, then detach it again; or shut the"
-        " machine down first.",
+        f"The guest did not release the volume{waited}; it is still attached.",
+        "Check that the guest has booted and does not use the volume, then detach it again; or shut the machine down "
+        "first.",
     )

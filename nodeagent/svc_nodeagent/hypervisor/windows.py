@@ -89,8 +89,8 @@ class WindowsGuests:
         if not windows:
             raise HostError(
                 FailureCode.CONFLICT,
-                "The agent that answers in the guest is not that of a Windows, so no password was set.",
-                "See whether the image is a Windows image with the QEMU guest agent installed.",
+                "The guest agent that answers is not that of Windows; no password was set.",
+                "Check that the image is a Windows image with the QEMU guest agent installed.",
             )
 
         def set_password(domain: Any) -> None:
@@ -107,7 +107,7 @@ class WindowsGuests:
             raise HostError(
                 FailureCode.HOST,
                 f"Windows refused the password of {account}.",
-                "Its own password policy may ask for more.",
+                "It may not meet the password policy of that Windows.",
             ) from None
 
     async def _is_windows(self, vm_id: UUID) -> bool:

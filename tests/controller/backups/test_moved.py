@@ -114,7 +114,7 @@ async def test_a_restore_says_at_which_nodes_target_the_copy_lies(database: Data
         failed = await now.service.ended((await now.customer("vm.restore", **order)).id)
         assert (failed.status, failed.error_code) == ("failed", ErrorCode.NOT_FOUND)
         assert failed.error_message is not None
-        assert "at the target of the node that the machine was on when it was made" in failed.error_message
+        assert "at the target of the machine's earlier node" in failed.error_message
         assert "the machine was not changed" in failed.error_message
 
         # A copy of its own node is missing for another reason

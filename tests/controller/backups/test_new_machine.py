@@ -43,7 +43,7 @@ async def under_way(gateway: FakeGateway, _: UUID, operation_id: OperationId, __
 
 
 async def lost_data(*_: Any) -> OperationResult:
-    raise OperationFailed(FailureCode.HOST, "What the target gave back is not what was copied.", None)
+    raise OperationFailed(FailureCode.HOST, "The target returned other data than was backed up.", None)
 
 
 async def test_its_owner_has_a_new_machine_made_from_it(database: Database) -> None:
@@ -88,9 +88,9 @@ async def test_what_fails_is_a_failed_machine_without_an_address(database: Datab
         now.service.gateway.answers["vm.create.from_copy"] = lost_data
         made = await now.customer("vm.create", name="again", backup_id=copy_id)
         ended = await now.service.ended(made.task.id)
-        assert (ended.status, "not what was copied" in ended.message) == ("failed", True)
+        assert (ended.status, "than was backed up" in ended.message) == ("failed", True)
         vm = await now.customer("vm.show", id=made.vm.id)
-        assert (vm.status, "not what was copied" in vm.status_reason) == ("failed", True)
+        assert (vm.status, "than was backed up" in vm.status_reason) == ("failed", True)
         held = "SELECT count(*) FROM allocations WHERE vm_id = $1 AND state = 'allocated'"
         assert await database.fetchval(held, made.vm.id) == 0
 

@@ -39,9 +39,9 @@ SECURE = Platform(firmware=Firmware.UEFI_SECURE, tpm=Tpm.V2_0)
 WITH_ALL: dict[str, Any] = {"platform_features": list(PLATFORM_FEATURES), "platform_lacks": {}}
 WITHOUT_TPM: dict[str, Any] = {
     "platform_features": ["uefi", "uefi_secure"],
-    "platform_lacks": {"tpm": "the node has not what a TPM 2.0 is made of: install swtpm-tools there"},
+    "platform_lacks": {"tpm": "the node lacks the package for a TPM 2.0: install swtpm-tools there"},
 }
-NO_TPM = "tpm: the node has not what a TPM 2.0 is made of: install swtpm-tools there"
+NO_TPM = "tpm: the node lacks the package for a TPM 2.0: install swtpm-tools there"
 TOO_OLD = "its agent is of an earlier release, which knows neither UEFI nor TPM: upgrade it"
 
 

@@ -149,7 +149,7 @@ async def test_what_the_target_has_lost_is_noticed_and_brought_again(tmp_path: P
     else:
         file.chmod(0o600)
         file.write_bytes(b"changed" + file.read_bytes()[7:])
-        with pytest.raises(HostError, match="did not give back all of"):
+        with pytest.raises(HostError, match="did not return all of"):
             await content_of(store, first)
 
     shares = [await store.verify(share) for share in range(SHARES)]

@@ -173,7 +173,7 @@ async def test_a_target_that_is_away_is_named_and_goes_on_when_it_is_back(
         away = await refused(store)
         assert f"nas (sftp://127.0.0.1:{target.server.port}" in away.message
         assert "does not answer" in away.message
-        assert "were left as they are" in str(away.hint)
+        assert "were not changed" in str(away.hint)
         await target.server.start()
 
     await store.prepare()

@@ -115,7 +115,7 @@ async def test_what_is_taken_in_leaves_a_node_a_floor_and_no_share_of_a_large_di
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, free: int, to_come: int, fits: bool
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: _FileSystem(free, size))
-    with nullcontext() if fits else pytest.raises(HostError, match="became short"):
+    with nullcontext() if fits else pytest.raises(HostError, match="ran short"):
         await images_module.require_room(tmp_path, "a disk", to_come)
 
 

@@ -315,7 +315,7 @@ async def test_a_copy_that_others_stand_on_stays_for_them_and_goes_with_the_last
     machine.write(20)
     second, content = await machine.back_up(first.copy_id), await machine.content()
     before = set(machine.store.kept_by_id)
-    with pytest.raises(HostError, match="no longer has this copy"):
+    with pytest.raises(HostError, match="no longer has this backup"):
         await machine.restored(first)
     assert await machine.restored(second) == content
     # The third reads everything, and nobody needs the others then

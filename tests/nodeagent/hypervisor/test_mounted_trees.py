@@ -157,10 +157,10 @@ async def test_a_link_in_place_of_a_store_or_its_folders_refuses_the_backup(
     place.symlink_to(outside)
 
     store = store_at(target.folder, target.vm_id, "key", None)
-    with trio.fail_after(20), pytest.raises(HostError, match="not as it should be") as refused:
+    with trio.fail_after(20), pytest.raises(HostError, match="damaged or was changed") as refused:
         await store.prepare()
     assert refused.value.hint is not None
-    assert "was left as it was" in refused.value.message
+    assert "was not changed" in refused.value.message
     assert _content(outside) == before
 
 
@@ -267,7 +267,7 @@ async def test_other_file_steps_are_served_while_targets_are_silent(tmp_path: Pa
 
 @pytest.mark.usefixtures("silent")
 async def test_a_silent_target_is_given_up_in_words(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="came no further") as given_up:
+    with pytest.raises(HostError, match="made no progress") as given_up:
         await MountedTarget(tmp_path, uuid4()).look(patience=0.2)
     assert given_up.value.code is FailureCode.TIMED_OUT
 
@@ -279,7 +279,7 @@ async def test_a_step_that_no_signal_ends_is_left_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(trio.Process, "kill", lambda process: processes.append(process))
     monkeypatch.setattr(running, "_LEAVE_SECONDS", 0.2)
     with structlog.testing.capture_logs() as logged, trio.fail_after(20):
-        with pytest.raises(HostError, match="came no further"):
+        with pytest.raises(HostError, match="made no progress"):
             await MountedTarget(tmp_path, uuid4()).look(patience=0.2)
     monkeypatch.undo()
     [process] = processes

@@ -40,7 +40,7 @@ async def test_it_has_the_files_of_a_guest_that_went_on_writing(
     # Data that the target has changed makes no machine, and leaves nothing of one
     changed = tuple(disk.model_copy(update={"digest": "0" * 64}) for disk in copy.disks)
     damaged = order.model_copy(update={"restoration": order.restoration.model_copy(update={"disks": changed})})
-    with pytest.raises(HostError, match="not what was copied"):
+    with pytest.raises(HostError, match="than was backed up"):
         await host.perform(damaged, silent)
     assert not (data_folder / "machines" / str(new.vm_id)).exists()
     unknown = order.model_copy(update={"restoration": order.restoration.model_copy(update={"copy_id": uuid4()})})

@@ -74,7 +74,7 @@ async def test_a_store_that_prints_without_end_is_a_failure_with_words(
     (tmp_path / str(vm_id) / "config").touch()
     with trio.fail_after(60), pytest.raises(HostError, match="printed more than 1 MiB") as refused:
         await store_at(tmp_path, vm_id, "key", None).listing()
-    assert "left as they are" in refused.value.message
+    assert "were not changed" in refused.value.message
 
 
 class _Endless(http.server.BaseHTTPRequestHandler):
@@ -150,7 +150,7 @@ async def test_a_binary_answer_of_a_guests_agent_is_an_agent_that_does_not_answe
         raise raised
 
     async with connected(Heard()) as connection:
-        with pytest.raises(LibvirtError, match="does not answer as it should") as failed:
+        with pytest.raises(LibvirtError, match="does not answer correctly") as failed:
             await connection.call(answers)
     told = password_failed(failed.value, "root")
     assert (told.code, "whether the password was changed is not known" in told.message) == (FailureCode.TIMED_OUT, True)

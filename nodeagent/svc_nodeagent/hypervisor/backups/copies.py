@@ -190,8 +190,8 @@ class MachineBackups:
         if operation.state is not None and _digest(state) != operation.state:
             raise HostError(
                 FailureCode.HOST,
-                "What the target gave back of the machine's firmware and TPM is not what was copied; nothing was"
-                " changed.",
+                "The target returned other data of the machine's firmware and TPM than was backed up; nothing was "
+                "changed.",
                 "The target has lost or changed data: restore another copy, and check the target.",
             )
         if state is not None:
@@ -203,8 +203,8 @@ class MachineBackups:
                 if not parts:
                     raise HostError(
                         FailureCode.NOT_FOUND,
-                        "The target no longer has this copy; nothing was changed.",
-                        "Choose another copy, or see what has become of the target.",
+                        "The target no longer has this backup; nothing was changed.",
+                        "Choose another backup, and check the target.",
                     )
                 span = (90 * place // len(written), 90 * (place + 1) // len(written))
                 await self._write(record, disk, path, store, parts, report, span)
@@ -237,7 +237,7 @@ class MachineBackups:
                 content += piece
                 if len(content) > platform_state.MOST_BYTES:
                     raise HostError(
-                        FailureCode.HOST, "The target did not give back what was copied; nothing was changed."
+                        FailureCode.HOST, "The target returned other data than was backed up; nothing was changed."
                     )
         return bytes(content)
 
@@ -271,9 +271,7 @@ class MachineBackups:
         """Remove the store of a machine that is not on this host; an earlier removal may have removed a part of the
         store already."""
         if await trio.Path(self._folders.machine(operation.vm_id) / RECORD).exists():
-            raise HostError(
-                FailureCode.CONFLICT, "This node still has the machine, so its backups were left as they are."
-            )
+            raise HostError(FailureCode.CONFLICT, "This node still has the machine, so its backups were not removed.")
         await self._store(operation.vm_id, operation).remove()
 
     def _store(self, vm_id: UUID, operation: VmBackup | VmRestore | VmBackupsForget | VmBackupsRemove) -> MachineStore:
@@ -294,8 +292,8 @@ class MachineBackups:
         if spec.size_gib * gib < disk.size_bytes:
             raise HostError(
                 FailureCode.CONFLICT,
-                f"The copy's disk {disk.index} has {-(-disk.size_bytes // gib)} GiB, and the machine no disk as large;"
-                " it was left as it was.",
+                f"Disk {disk.index} of the backup has {-(-disk.size_bytes // gib)} GiB, and the machine's disk is "
+                "smaller; it was not changed.",
             )
         await make_disk(spec, self._images.base_of(record.base), path, qemu_user().owner)
 
@@ -308,7 +306,7 @@ class MachineBackups:
 
     async def _require_off(self, vm_id: UUID) -> None:
         if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
-            raise HostError(FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it first.")
+            raise HostError(FailureCode.CONFLICT, "The machine is not off; it was not changed.", "Stop it first.")
 
     async def _record(self, vm_id: UUID) -> MachineRecord:
         try:
@@ -330,7 +328,7 @@ async def write_copied(
     if digest != disk.digest:
         raise HostError(
             FailureCode.HOST,
-            f"What the target gave back of disk {disk.index} is not what was copied; nothing was changed.",
+            f"The target returned other data of disk {disk.index} than was backed up; nothing was changed.",
             "The target has lost or changed data: restore another copy, and check the target.",
         )
 
@@ -350,8 +348,8 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
             return disk
     raise HostError(
         FailureCode.CONFLICT,
-        f"The machine no longer has the copy's disk {copied.index}; it was not changed.",
-        "Attach the volume that it is of, or restore another copy.",
+        f"The machine no longer has disk {copied.index} of the backup; it was not changed.",
+        "Attach the volume that was this disk, or restore another backup.",
     )
 
 

@@ -107,8 +107,8 @@ class MountedTarget:
         if failed.status == mounted_tree.STRANGE:
             return HostError(
                 FailureCode.HOST,
-                f"The store {self.path} is not as it should be: {failed.error.strip()}; it was left as it was.",
-                "Somebody else has changed the target: see to it, and to all who can write there.",
+                f"The backup store {self.path} is damaged or was changed: {failed.error.strip()}; it was not changed.",
+                "Check the target, and who else can write there.",
             )
         if not is_full(failed):
             return failed
@@ -133,14 +133,14 @@ class MountedTarget:
                         *lines, rest = (rest + piece).split(b"\n")
                         said += [json.loads(line) for line in lines if line != b"."]
                         if len(rest) > _MOST_LINE:
-                            raise HostError(FailureCode.HOST, f"{_HELPER} said too much.")
+                            raise HostError(FailureCode.HOST, f"{_HELPER} returned more output than it may.")
         except ProgramFailed as failed:
             raise self.failure(failed) from failed
         if scope.cancelled_caught:
             raise HostError(
                 FailureCode.TIMED_OUT,
-                f"The target mounted at {self.folder} came no further for {patience:g} s; it was left as it is.",
-                "See whether its server answers.",
+                f"The target mounted at {self.folder} made no progress for {patience:g} s; it was not changed.",
+                "Check whether its server responds.",
             )
         return said
 

@@ -92,7 +92,7 @@ class NbdDisk:
     async def _written(self) -> None:
         cookie, _ = await self._answer()
         if self._unwritten.pop(cookie, None) is None:
-            raise HostError(FailureCode.HOST, "QEMU answered what it was not asked.")
+            raise HostError(FailureCode.HOST, "QEMU sent an unexpected answer.")
 
     async def close(self) -> None:
         await self._ask(_CLOSE, 0, 0)
@@ -115,7 +115,7 @@ class NbdDisk:
             if reading is None:
                 return cookie, b""
             if cookie not in reading:
-                raise EOFError("it answered what it was not asked")
+                raise EOFError("it sent an unexpected answer")
             return cookie, bytes(await self._received.exactly(reading[cookie][1]))
 
 
@@ -158,7 +158,7 @@ async def _greet(stream: trio.SocketStream, export: str) -> int:
     received = _Received(stream)
     hello = await received.exactly(18)
     if hello[:16] != _HELLO:
-        raise EOFError("not a server of NBD")
+        raise EOFError("not an NBD server")
     name = export.encode()
     # The flags 3 stand for fixed newstyle negotiation, and for no zeros after the export's size.
     told = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
@@ -194,4 +194,4 @@ class _Received:
 
     def require_empty(self) -> None:
         if self._kept:
-            raise EOFError("it said more than it was asked")
+            raise EOFError("it sent more than it was asked for")

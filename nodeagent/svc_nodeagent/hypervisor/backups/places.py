@@ -236,7 +236,7 @@ class Elsewhere:
         await stream.aclose()
 
 
-_LEFT: Final = "The backups that are there were left as they are. See to the target; the next backup goes on with it."
+_LEFT: Final = "The existing backups were not changed. Check the target; the next backup continues there."
 
 
 def without_region(way: Way) -> Way:

@@ -173,9 +173,9 @@ class MachineStore:
                 raise self._place.failure(failed) from failed
             raise HostError(
                 FailureCode.HOST,
-                f"The target did not give back all of {snapshot.disk} of the copy; nothing was changed."
-                f" {failed.message}",
-                "The target is away, or has lost or changed data: see to it, or restore another copy.",
+                f"The target did not return all of {snapshot.disk} of the backup; nothing was changed. "
+                f"{failed.message}",
+                "The target does not respond, or has lost or changed data: check it, or restore another backup.",
             ) from failed
 
     async def forget(self, snapshots: Iterable[Snapshot]) -> None:
@@ -296,9 +296,9 @@ class MachineStore:
                         if len(output) > MOST_OUTPUT:
                             raise HostError(
                                 FailureCode.TARGET if isinstance(self._place, Elsewhere) else FailureCode.HOST,
-                                f"restic {arguments[0]} printed more than {MOST_OUTPUT // 1024**2} MiB of what the"
-                                " target has, and was stopped; the backups that are there were left as they are.",
-                                "See what has become of the target: it has more than this node has put there.",
+                                f"restic {arguments[0]} printed more than {MOST_OUTPUT // 1024**2} MiB about the "
+                                "target and was stopped; the existing backups were not changed.",
+                                "Check the target: it has more than this node has stored there.",
                             )
         if deadline.cancelled_caught:
             # The silence of a mounted target is noticed by its helper; here restic itself has taken too long.
@@ -327,8 +327,8 @@ class MachineStore:
                 said = errors.last()
         if scope.cancelled_caught:
             if isinstance(self._place, Elsewhere):
-                raise self._place.failure(ProgramFailed(_RESTIC, 0, said or "it came no further"))
-            raise HostError(FailureCode.TIMED_OUT, f"The target came no further for {STALLED_SECONDS:g} s.")
+                raise self._place.failure(ProgramFailed(_RESTIC, 0, said or "it made no progress"))
+            raise HostError(FailureCode.TIMED_OUT, f"The target made no progress for {STALLED_SECONDS:g} s.")
 
     def _command(self, way: Way, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         command = [*way.through, _RESTIC, "--no-cache", "--repo", way.location, *way.options, *arguments]

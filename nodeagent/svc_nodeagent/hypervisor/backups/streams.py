@@ -117,7 +117,8 @@ async def rebuild(
     if disk.block_bytes not in (0, BLOCK_BYTES):
         raise HostError(
             FailureCode.CONFLICT,
-            f"The copy is by blocks of {disk.block_bytes} bytes, which this agent does not know; nothing was changed.",
+            f"The backup is by blocks of {disk.block_bytes} bytes, which this agent does not support; nothing was "
+            "changed.",
             "Upgrade the node's agent.",
         )
     size = disk.size_bytes
@@ -177,7 +178,7 @@ async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) 
             number += 1
         # The target is not trusted: a block with a number beyond the disk's end would be written past it.
         if number >= blocks_of(size):
-            raise HostError(FailureCode.HOST, "The target gave back what was not copied; nothing was changed.")
+            raise HostError(FailureCode.HOST, "The target returned other data than was backed up; nothing was changed.")
         length = span_of(number, size)[1]
         if not await filled(length):
             return

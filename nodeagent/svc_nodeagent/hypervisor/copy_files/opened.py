@@ -80,8 +80,8 @@ _RESTORED_PERCENT: Final = 85
 _UNREAD: Final = {
     CopyVolumeState.BROKEN: "its file system could not be mounted; it is damaged, or newer than the rescue system",
     CopyVolumeState.ENCRYPTED: "it is encrypted, and its key is the guest's alone",
-    CopyVolumeState.RAID: "it is a part of a RAID, which is not put together here",
-    CopyVolumeState.UNKNOWN: "its file system is none that can be read here",
+    CopyVolumeState.RAID: "it is part of a RAID, which cannot be assembled here",
+    CopyVolumeState.UNKNOWN: "its file system is of a type that cannot be read here",
 }
 FindStore = Callable[[Path, UUID, str, BackupPlace | None], MachineStore]
 log = structlog.get_logger(__name__)
@@ -158,7 +158,7 @@ class CopyFiles:
             await closing.ended.wait()
         if copy_id not in self._open:
             if copy_id in self._opening:
-                raise HostError(FailureCode.CONFLICT, "The copy is being opened already.", "Wait for that.")
+                raise HostError(FailureCode.CONFLICT, "The backup is already being opened.", "Wait until it is open.")
             self._opening.add(copy_id)
             try:
                 await self._make_way(operation.owner_id)
@@ -184,9 +184,8 @@ class CopyFiles:
         if not giving_way:
             raise HostError(
                 FailureCode.CAPACITY,
-                f"The files of {MOST_OPEN} copies are open on this node, which is as many as may be.",
-                f"Close one, or try again: one that nobody asks for {KEPT_SECONDS / 60:g} minutes gives way to"
-                " another.",
+                f"The files of {MOST_OPEN} backups are open on this node, which is the limit; no other was opened.",
+                f"Close one, or try again: a backup unused for {KEPT_SECONDS / 60:g} minutes is closed for another.",
             )
         await max(giving_way, key=lambda each: (not each.asking, each.idle_seconds)).close()
 
@@ -206,7 +205,7 @@ class CopyFiles:
             await self._images.ensure(operation.system, fetched)
             file = self._folders.images / file_name(operation.system)
             await in_thread(unpack, file)
-            await report(90, "starting what shows the files")
+            await report(90, "starting the system that reads the files")
             accelerator = (await self._acceleration.verdict()).accelerator
             async with showing(disks, unpacked(file), accelerator) as shown:
                 with trio.CancelScope() as scope:
@@ -243,8 +242,8 @@ class CopyFiles:
             if not parts:
                 raise HostError(
                     FailureCode.NOT_FOUND,
-                    "The target no longer has this copy.",
-                    "Choose another copy, or see what has become of the target.",
+                    "The target no longer has this backup.",
+                    "Choose another backup, and check the target.",
                 )
             span = tuple(_RESTORED_PERCENT * each // len(operation.disks) for each in (place, place + 1))
             path = folder / f"disk-{disk.index}.qcow2"
@@ -275,7 +274,7 @@ class CopyFiles:
         if await in_thread(is_nearly_full, self._folders.root, _LEFT_TO_OTHERS):
             raise HostError(
                 FailureCode.CAPACITY,
-                "The node has not the room to hold the copy's disks as well; nothing of them was kept.",
+                "The node has too little disk space to open the backup; nothing was kept of it.",
                 "Make a new machine from the backup on another node, or have your provider free space on this one.",
             )
 
@@ -284,7 +283,9 @@ class CopyFiles:
         there = self._asked(operation.vm_id, operation.copy_id)
         if there.asking >= MOST_ASKING:
             raise HostError(
-                FailureCode.CAPACITY, "Too much is asked of this copy at once.", "Try again in a moment, one at a time."
+                FailureCode.CAPACITY,
+                "Too many requests for this backup at once.",
+                "Try again in a moment, one at a time.",
             )
         there.asking += 1
         try:
@@ -293,8 +294,8 @@ class CopyFiles:
         except trio.TooSlowError as error:
             raise HostError(
                 FailureCode.TIMED_OUT,
-                f"The copy's file system did not answer within {QUESTION_SECONDS:g} s; it may be damaged.",
-                "Ask for less at once, open another copy, or make a new machine from this one.",
+                f"The backup's file system did not answer within {QUESTION_SECONDS:g} s; it may be damaged.",
+                "Request less at once, open another backup, or create a new machine from this one.",
             ) from error
         finally:
             there.asking -= 1
@@ -326,7 +327,7 @@ class CopyFiles:
         if found.attributes.kind is EntryKind.FOLDER:
             raise HostError(FailureCode.CONFLICT, "That is a folder and not a file.", "List it.")
         if found.attributes.kind is not EntryKind.FILE:
-            raise HostError(FailureCode.CONFLICT, "That is no plain file, and has no content to be had.")
+            raise HostError(FailureCode.CONFLICT, "That is not a regular file, so it cannot be downloaded.")
         left = max(0, found.attributes.size - operation.offset)
         data = b""
         if left:
@@ -345,19 +346,19 @@ class CopyFiles:
         try:
             plain = path_bytes(path)
         except ValueError as error:
-            raise HostError(FailureCode.INVALID, f"That is no path: {error}.") from error
+            raise HostError(FailureCode.INVALID, f"The path is invalid: {error}.") from error
         volume = _volume(there.shown.volumes, number)
         return volume, await find(there.shown.server, root_of(volume), plain)
 
     def _asked(self, vm_id: UUID, copy_id: UUID) -> _Open:
         there = self._open.get(copy_id)
         if there is None or there.vm_id != vm_id or there.scope.cancel_called:
-            raise HostError(FailureCode.INTERRUPTED, NOT_OPEN, "Open them first; that takes as long as a restoration.")
+            raise HostError(FailureCode.INTERRUPTED, NOT_OPEN, "Open them first; that takes as long as a restore.")
         there.touch()
         return there
 
 
-NOT_OPEN: Final = "The copy's files are not open on the machine's node."
+NOT_OPEN: Final = "The backup's files are not open on the machine's node."
 
 
 def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
@@ -370,7 +371,7 @@ def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
             why = "; ".join(f"{each.device} ({each.type}): {_UNREAD[each.state]}" for each in volumes)
             raise HostError(
                 FailureCode.CONFLICT,
-                f"The copy has no file system that can be read here. {why or 'There is none on its disks'}.",
+                f"The backup has no file system that can be read here. {why or 'There is none on its disks'}.",
                 "Make a new machine from the backup.",
             )
         return chosen
@@ -383,7 +384,7 @@ def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
                     "Make a new machine from the backup.",
                 )
             return volume
-    raise HostError(FailureCode.NOT_FOUND, f"The copy has no volume {number}.")
+    raise HostError(FailureCode.NOT_FOUND, f"The backup has no volume {number}.")
 
 
 def _entry(name: bytes, attributes: Attributes, target: str | None) -> CopyEntry:

@@ -106,14 +106,14 @@ async def _come_up(server: Sftp, said: Errors) -> None:
             why = " ".join(said.last().split())[-_SHOWN_ERROR_CHARACTERS:] or "it said nothing"
             raise HostError(
                 FailureCode.HOST,
-                f"The system that shows the copy's files did not come up: {why}",
+                f"The system that reads the backup's files did not start: {why}",
                 "The node's rescue system may be of a release before this one: install the controller's package anew.",
             ) from error
     if deadline.cancelled_caught:
         raise HostError(
             FailureCode.TIMED_OUT,
-            f"The copy's file systems could not be looked at within {BOOT_SECONDS:g} s; they may be damaged.",
-            "Open another copy, or make a new machine from this one.",
+            f"The backup's file systems could not be examined within {BOOT_SECONDS:g} s; they may be damaged.",
+            "Open another backup, or create a new machine from this one.",
         )
 
 

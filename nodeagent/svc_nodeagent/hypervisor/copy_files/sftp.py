@@ -150,8 +150,8 @@ class Sftp:
                 self._broken = True
                 raise HostError(
                     FailureCode.TIMED_OUT,
-                    f"The copy's file system did not answer within {ANSWER_SECONDS:g} s; it may be damaged.",
-                    "Open another copy, or make a new machine from this one.",
+                    f"The backup's file system did not answer within {ANSWER_SECONDS:g} s; it may be damaged.",
+                    "Open another backup, or create a new machine from this one.",
                 )
         answer = _Answer(told, self._misunderstood)
         if answer.number() != self._number:
@@ -227,20 +227,19 @@ def _refused(status: int) -> HostError:
     if status == _Status.END:
         return _Ended(FailureCode.HOST, "The file ends there.")
     if status == _Status.NO_SUCH_FILE:
-        return HostError(FailureCode.NOT_FOUND, "The copy has no such file or folder.")
+        return HostError(FailureCode.NOT_FOUND, "The backup has no such file or folder.")
     return HostError(
         FailureCode.CONFLICT,
-        "The copy's file system gives no answer for that file or folder: it is damaged there, or of no kind that can be"
-        " read.",
-        "Try another copy, or make a new machine from this one.",
+        "The backup's file system cannot read that file or folder: it is damaged there, or of an unknown type.",
+        "Try another backup, or create a new machine from this one.",
     )
 
 
 def _gone() -> HostError:
     return HostError(
         FailureCode.INTERRUPTED,
-        "What shows the copy's files has ended or failed.",
-        "Open them again, and try once more.",
+        "The system that reads the backup's files has stopped.",
+        "Open the backup's files again, then retry.",
     )
 
 

@@ -38,7 +38,7 @@ async def find(server: FileServer, root: bytes, path: bytes) -> ResolvedPath:
     """The result of following this path of the tree at `root`. Raises `HostError`: not_found, conflict for too many
     links, invalid for an invalid path."""
     if len(path) > MOST_PATH_BYTES:
-        raise HostError(FailureCode.INVALID, "The path is longer than any path.")
+        raise HostError(FailureCode.INVALID, "The path is too long.")
     left = deque(path.split(b"/"))
     at: list[bytes] = []
     links = steps = 0
@@ -53,7 +53,7 @@ async def find(server: FileServer, root: bytes, path: bytes) -> ResolvedPath:
             continue
         steps += 1
         if attributes.kind is not EntryKind.FOLDER or len(name) > MOST_NAME_BYTES:
-            raise HostError(FailureCode.NOT_FOUND, "The copy has no such file or folder.")
+            raise HostError(FailureCode.NOT_FOUND, "The backup has no such file or folder.")
         place = _joined(root, [*at, name])
         attributes = await server.attributes(place)
         if attributes.kind is not EntryKind.LINK:
@@ -61,7 +61,7 @@ async def find(server: FileServer, root: bytes, path: bytes) -> ResolvedPath:
             continue
         links += 1
         if links > _MOST_LINKS or steps > _MOST_STEPS:
-            raise HostError(FailureCode.CONFLICT, "The path has too many symbolic links, or they lead in a circle.")
+            raise HostError(FailureCode.CONFLICT, "The path has too many symbolic links, or they form a loop.")
         target = await server.target(place)
         if target.startswith(b"/"):
             at.clear()

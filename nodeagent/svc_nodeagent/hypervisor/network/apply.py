@@ -288,7 +288,7 @@ class HostNetwork:
 
     async def _put_back(self, vm_id: UUID, before: tuple[TapPlan, ...], cause: Exception | None) -> HostError:
         """Restore what the machine had; returns the error to report. `cause` None is a cancellation."""
-        said = "The change was given up."
+        said = "The change was abandoned."
         code, hint = FailureCode.CANCELLED, None
         if isinstance(cause, HostError):
             said, code, hint = cause.message, cause.code, cause.hint
@@ -302,15 +302,15 @@ class HostNetwork:
                 await self._leave_unsettled(vm_id)
                 return HostError(
                     FailureCode.HOST,
-                    f"{said} What the machine had before could not be put back either: {error}",
-                    "It is tried again every half minute, and when its network is applied again.",
+                    f"{said} The machine's previous network could not be restored either: {error}",
+                    "It is retried every 30 s, and when the machine's network is applied again.",
                 )
         if patience.cancelled_caught:
             await self._leave_unsettled(vm_id)
             return HostError(
                 FailureCode.HOST,
-                f"{said} What the machine had before was not put back within {UNDO_SECONDS:g} s.",
-                "It is tried again every half minute, and when its network is applied again.",
+                f"{said} The machine's previous network was not restored within {UNDO_SECONDS:g} s.",
+                "It is retried every 30 s, and when the machine's network is applied again.",
             )
         self._unsettled.discard(vm_id)
         left = {each for tap in self._traces[vm_id] for each in tap.networks} - {n for t in before for n in t.networks}

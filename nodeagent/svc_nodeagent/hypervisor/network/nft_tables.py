@@ -39,7 +39,7 @@ def tables() -> frozenset[tuple[str, str]]:
                     )
             if is_whole:
                 return frozenset(found)
-    raise HostError(FailureCode.HOST, "The tables of nftables changed whenever they were read.")
+    raise HostError(FailureCode.HOST, "The nftables tables kept changing while they were read.")
 
 
 def _messages(kernel: socket.socket) -> Iterator[tuple[int, int, bytes]]:

@@ -221,7 +221,7 @@ def _tap(vm_id: UUID, nic: NicSpec, network: NetworkSpec, naming: Naming, uplink
     for address in nic.addresses:
         _check_address(address)
     if nic.vlan is not None and nic.addresses and not bridged:
-        raise HostError(FailureCode.INVALID, f"NIC {nic.mac} asks for VLAN {nic.vlan}, and is plugged into no bridge.")
+        raise HostError(FailureCode.INVALID, f"NIC {nic.mac} needs VLAN {nic.vlan}, but is not plugged into a bridge.")
     if nic.mtu < LEAST_MTU_OF_IPV6 and any(address.network.version == 6 for address in nic.addresses):
         raise HostError(
             FailureCode.UNSUPPORTED,
@@ -267,7 +267,7 @@ def _check_address(address: GuestAddress) -> None:
     if ip_address(address.gateway).version != address.network.version:
         raise HostError(FailureCode.INVALID, f"{address.gateway} is no gateway for {text_of(address.network)}.")
     if address.network.version == 4 and address.network.prefixlen != 32:
-        raise HostError(FailureCode.INVALID, f"A NIC has IPv4 addresses one by one; {address.network} is many.")
+        raise HostError(FailureCode.INVALID, f"A NIC has single IPv4 addresses; {address.network} is a range.")
     if address.topology is Topology.BRIDGED or address.network.version == 4:
         return
     if address.interface.network.prefixlen < address.network.prefixlen:

@@ -61,7 +61,7 @@ class Probe:
         is_sound = observe.shared_is_sound(listing, self._reference, self._naming, bridged=bridged)
         machines = []
         for vm_id, tap_plans in sorted(wanted.items()):
-            differences = [] if is_sound else ["The rules that all machines share are not as they should be."]
+            differences = [] if is_sound else ["The nftables rules shared by all machines are not as they should be."]
             carried: list[str] = []
             for tap in tap_plans:
                 there = seen.get(tap.device)
@@ -69,7 +69,7 @@ class Probe:
                 rate = rates.get(tap.device)
                 if rate != tap.nic.rate_mbps:
                     differences.append(
-                        f"The tap {tap.device} is held to {_rate(rate)} instead of {_rate(tap.nic.rate_mbps)}."
+                        f"The rate of the tap {tap.device} is {_rate(rate)} instead of {_rate(tap.nic.rate_mbps)}."
                     )
                 let_in = listing.let_in(self._naming.table, tap.device)
                 routed = frozenset(tap.networks) if tap.bridge is not None else there.routes if there else frozenset()
