@@ -163,7 +163,7 @@ class SystemAccounts:
             nonlocal left
             left -= sum(len(line) + 1 for line in lines)
             if left < 0:
-                raise AccountError("the program that reads the files said more than it may")
+                raise AccountError("the program that reads the files returned more output than it may")
             said.extend(lines)
 
         home = self._folders.sites / account.name
@@ -195,7 +195,9 @@ def _ensure_group(account: SiteAccount) -> None:
         _program("groupadd", "--gid", str(account.uid), account.name)
         return
     if found.gr_gid != account.uid:
-        raise AccountError(f"the group {account.name} exists with the id {found.gr_gid}, and is not of this panel")
+        raise AccountError(
+            f"the group {account.name} exists with the id {found.gr_gid}, and was not created by this panel"
+        )
 
 
 def _ensure_user(account: SiteAccount, home: Path) -> None:
@@ -209,7 +211,9 @@ def _ensure_user(account: SiteAccount, home: Path) -> None:
         )
         return
     if found.pw_uid != account.uid:
-        raise AccountError(f"the user {account.name} exists with the id {found.pw_uid}, and is not of this panel")
+        raise AccountError(
+            f"the user {account.name} exists with the id {found.pw_uid}, and was not created by this panel"
+        )
 
 
 def _missing_user(account: SiteAccount) -> Iterator[WrongRights]:
@@ -279,7 +283,7 @@ def _own(parent: int, name: str, mode: int, uid: int, gid: int) -> Iterator[int]
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise AccountError(f"{name} is no folder") from None
+            raise AccountError(f"{name} is not a folder") from None
     with _folder(parent, name) as descriptor:
         os.fchown(descriptor, uid, gid)
         os.fchmod(descriptor, mode)

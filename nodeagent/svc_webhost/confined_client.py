@@ -355,7 +355,7 @@ class _Forker:
                 with trio.move_on_after(START_SECONDS) as patience:
                     await trio.lowlevel.wait_writable(self.orders)
                 if patience.cancelled_caught:
-                    raise TimeoutError("it takes no orders") from None
+                    raise TimeoutError("it accepts no requests") from None
 
     async def end(self) -> None:
         trio.lowlevel.notify_closing(self.orders)

@@ -105,7 +105,7 @@ def _wrong_folders(home: Path, uid: int, web_server: int) -> Iterator[WrongRight
                 return
             continue
         if not stat.S_ISDIR(there.st_mode):
-            yield WrongRights(f"{shown} is no folder.", mendable=False)
+            yield WrongRights(f"{shown} is not a folder.", mendable=False)
         elif (there.st_uid, there.st_gid) != (uid, gid):
             yield WrongRights(f"{shown} belongs to {there.st_uid}:{there.st_gid}, not to {uid}:{gid}.")
         elif stat.S_IMODE(there.st_mode) != mode:

@@ -69,7 +69,7 @@ async def test_a_client_that_is_killed_has_not_answered() -> None:
 async def test_a_client_that_does_not_answer_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "STATEMENT_SECONDS", 0.1)
 
-    with trio.fail_after(20), pytest.raises(DatabaseError, match="did not do it within"):
+    with trio.fail_after(20), pytest.raises(DatabaseError, match="did not complete the statement within"):
         await ask_client(("/bin/sleep", "600"), "")
 
 

@@ -166,7 +166,7 @@ def test_a_backup_of_a_tree_that_is_too_deep_says_so(home: Path, monkeypatch: py
         manifest.main()
 
     said = str(refused.value.code)
-    assert said.startswith("Folders lie too deep in each other")
+    assert said.startswith("Folders are nested too deeply")
     assert "4,096 bytes" in said
     assert len(said) < 500
 

@@ -112,7 +112,7 @@ async def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.
 async def test_what_says_more_than_it_may_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     instead(monkeypatch, "exec /usr/bin/yes")
 
-    with pytest.raises(AccountError, match="said more"):
+    with pytest.raises(AccountError, match="more output"):
         await look(HostFolders(tmp_path))
 
 

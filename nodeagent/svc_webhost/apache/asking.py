@@ -28,7 +28,7 @@ def password_asked(sections: tuple[Section, ...], lines: Lines) -> PasswordAsked
     something else than the password of a login, or not for the whole folder."""
     siblings = lines.directly_in(sections)
     if siblings and narrowing(siblings[0]):
-        raise NoPasswordsError("a password is asked for by a part of the folder alone")
+        raise NoPasswordsError("only a part of the folder is protected by a password")
     asking = lines.once("asking", lambda: {each.sections for each in lines if each.name in ASKING})
     if not asking <= {sections}:
         raise NoPasswordsError("several sections of the file say how a password is asked for")
@@ -37,7 +37,7 @@ def password_asked(sections: tuple[Section, ...], lines: Lines) -> PasswordAsked
         raise NoPasswordsError(f"a password is asked for by AuthType {' and '.join(sorted(ways)) or 'of another file'}")
     for each in siblings:
         if each.name.startswith("auth") and not _is_known(each):
-            raise NoPasswordsError(f"logins come from elsewhere than a file of them: {each.text}"[:200])
+            raise NoPasswordsError(f"logins come from something other than a password file: {each.text}"[:200])
     files = [each.arguments for each in siblings if each.name == "authuserfile"]
     if not files or len(files[-1]) != 1:
         raise NoPasswordsError("it lacks an AuthUserFile that names the file of the passwords")
@@ -61,7 +61,7 @@ def _users(siblings: Sequence[Directive]) -> frozenset[str] | None:
         if each.name not in _SAYS_WHO:
             continue
         if each.name != "require":
-            raise NoPasswordsError(f"it is not only by a password that visitors come in: {each.text}"[:200])
+            raise NoPasswordsError(f"visitors may also come in without a password: {each.text}"[:200])
         asked = True
         kind, *named = each.arguments or ("",)
         if kind.lower() == "valid-user" and not named:

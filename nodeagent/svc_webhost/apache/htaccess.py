@@ -16,7 +16,7 @@ _OPENS: Final = re.compile(r"<([A-Za-z]+)(?![^ \t\v\f\r>])")
 _CLOSES: Final = re.compile(r"</([A-Za-z]+)>")
 MOST_DEPTH: Final = 32
 """The deepest nesting of sections. Each line refers to all sections around it, so their number is limited."""
-TOO_DEEP: Final = f"it lies in more than {MOST_DEPTH} sections"
+TOO_DEEP: Final = f"it is nested in more than {MOST_DEPTH} sections"
 _SECTIONS: Final = {
     *("files", "filesmatch", "if", "elseif", "ifmodule", "ifdefine", "ifversion", "iffile", "ifdirective", "ifsection"),
     *("limit", "limitexcept"),
@@ -88,7 +88,7 @@ def parse(text: str) -> list[Directive]:
             if len(inside) < MOST_DEPTH:
                 inside = (*inside, section)
         elif logical.startswith("<"):
-            found.append(Directive(line, logical, "", (), inside, "it is no section"))
+            found.append(Directive(line, logical, "", (), inside, "it is not a section"))
         elif len(open_sections) > MOST_DEPTH:
             found.append(Directive(line, logical, "", (), inside, TOO_DEEP))
         else:

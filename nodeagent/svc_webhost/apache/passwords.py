@@ -52,7 +52,7 @@ class PasswordFile:
         wanted = {who: verifier for who, verifier in self.verifiers.items() if users is None or who in users}
         if not wanted:
             why = f"{left[0][0]}: {left[0][1]}" if left else "it is empty"
-            raise NoPasswordsError(f"no login of it can be taken over ({why})")
+            raise NoPasswordsError(f"none of its logins can be imported ({why})")
         left += [(who, f"a path has at most {MOST_LOGINS} logins") for who in list(wanted)[MOST_LOGINS:]]
         if len(left) > _MOST_LEFT:
             left[_MOST_LEFT:] = [(f"{len(left) - _MOST_LEFT} more", "for such reasons")]
@@ -82,5 +82,5 @@ def read_passwords(content: bytes) -> PasswordFile:
         elif _SLOW.fullmatch(verifier):
             left[login] = "comparing its password with each request takes too long: give this login a new one"
         else:
-            left[login] = "its password is kept in a way that the web server does not know, or as plain text"
+            left[login] = "its password is stored as plain text, or in a way that the web server does not know"
     return PasswordFile(verifiers, tuple(left.items()))

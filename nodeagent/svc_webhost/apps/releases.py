@@ -127,7 +127,7 @@ class AppReleases:
         try:
             await trio.to_thread.run_sync(_link, socket_of(app, self._folders), app_socket(self._folders, app.account))
         except OSError as error:
-            raise AppError(f"Visitors cannot be led to the application: {error}") from error
+            raise AppError(f"Visitors cannot be sent to the application: {error}") from error
 
     async def hide(self, account: SiteAccount) -> None:
         await trio.to_thread.run_sync(lambda: app_socket(self._folders, account).unlink(missing_ok=True))
@@ -164,11 +164,11 @@ class AppReleases:
             return f"The application does not run ({status.last_exit or 'it was not started'})."
         socket, link = socket_of(app, self._folders), app_socket(self._folders, app.account)
         if not await trio.to_thread.run_sync(lambda: link.is_symlink() and link.readlink().name == socket.name):
-            return "Visitors do not come to the application: its socket is gone, or leads elsewhere."
+            return "Visitors do not reach the application: its socket is gone, or leads elsewhere."
         with trio.move_on_after(_LOOK_SECONDS):
             answered = await _status_of(socket, app)
             return None if answered < _ERRORS_FROM else f"It answers {app.health_path} with the status {answered}."
-        return f"It runs, and does not answer {app.health_path} within {_LOOK_SECONDS:g} seconds."
+        return f"It runs, but does not answer {app.health_path} within {_LOOK_SECONDS:g} seconds."
 
     async def _stop(self, account: SiteAccount, release: int) -> None:
         name = service_name(account, f"{KIND}{release}")
@@ -204,7 +204,7 @@ class AppReleases:
                     nursery.cancel_scope.cancel()
                     return
                 if status.restarts or not status.running:
-                    problem = f"It ended as soon as it was started ({status.last_exit or 'how is not known'})."
+                    problem = f"It ended right after its start ({status.last_exit or 'the reason is unknown'})."
                     nursery.cancel_scope.cancel()
                 await trio.sleep(_LOOK_AGAIN)
 

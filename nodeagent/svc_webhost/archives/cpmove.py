@@ -215,7 +215,7 @@ def _left(survey: Survey, account: Account, home: str) -> None:
     for line in survey.text("proftpdpasswd").splitlines():
         name = line.split(":", 1)[0].strip()
         if name:
-            account.leave(Kind.LOGIN, name, "passwords of FTP are not carried over: add an SFTP login to the site")
+            account.leave(Kind.LOGIN, name, "FTP passwords are not imported: add an SFTP login to the site")
     for name in survey.below(home):
         if name in _OF_HOST - {"mail", "www"}:
             account.leave(Kind.FILES, f"~/{name}", "it is the old host's own")

@@ -52,7 +52,7 @@ def read(survey: Survey) -> Account | None:
     for name in survey.below("mail"):
         account.leave(Kind.MAIL, name, "mailboxes are not imported: this server keeps no mail")
     for name in survey.below("user_dir"):
-        account.leave(Kind.FILES, f"user_dir/{name}", "it is of no site: unpack it yourself where it is needed")
+        account.leave(Kind.FILES, f"user_dir/{name}", "it belongs to no site: unpack it yourself where it is needed")
     return account
 
 

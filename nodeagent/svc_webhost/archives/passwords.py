@@ -51,12 +51,12 @@ class Sought:
         if found.problem is not None or self.asked is None:
             return found
         if file is None:
-            found.problem = f"{self.named} did not come along"
+            found.problem = f"{self.named} is not in the archive"
             return found
         try:
             taken = read_passwords(contents[file]).of(self.asked.users)
         except NoPasswordsError as error:
-            found.problem = f"of {self.named} nothing can be taken over: {error}"
+            found.problem = f"no login of {self.named} can be imported: {error}"
         else:
             found.logins, found.left = len(taken.verifiers), list(taken.left)
         return found
@@ -77,13 +77,13 @@ def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = 
         for site, place in visited:
             path = posixpath.dirname(place).removeprefix(_PUBLIC) or "/"
             if len(found) == _MOST:
-                reason = f"of such paths {_MOST} are imported at once"
+                reason = f"at most {_MOST} such paths are imported at once"
                 account.leave(Kind.PROTECTED_PATH, f"{site.domain}{path}", reason)
                 continue
             each = _sought(account, site, path, asking, lines)
             around = ways[site.domain].around(PurePosixPath(posixpath.dirname(place)))
             if each.problem is None and around is not None:
-                each = replace(each, problem=f"the link {around} leads there past the password")
+                each = replace(each, problem=f"the link {around} leads there without asking for the password")
             found.append(each)
     return found
 
@@ -113,11 +113,11 @@ def _sought(account: Account, site: FoundSite, path: str, asking: Directive, lin
     homes = [other for other in (site, *account.sites) if other.old_home is not None]
     files = _entries(homes, named)
     if problem is None and not named.startswith("/"):
-        problem = f"{shown} is no path from /, and lies in a folder of the old web server's own"
+        problem = f"{shown} is not an absolute path, and is in a folder of the old web server's own"
     elif problem is None and not homes:
-        problem = f"the archive does not say where its files lay on the old host, and so not which is {shown}"
+        problem = f"the archive does not say where its files were on the old host, so {shown} cannot be found in it"
     elif problem is None and not files:
-        problem = f"{shown} lies outside of the account's home"
+        problem = f"{shown} is outside of the account's home"
     return Sought(site.domain, path, shown, files, asked, problem)
 
 

@@ -41,12 +41,12 @@ def read(survey: Survey) -> Account | None:
         if b"<migration-dump" not in text[:4096]:
             continue
         if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
-            account.leave(Kind.OTHER, path, "it defines entities of its own, which is never read")
+            account.leave(Kind.OTHER, path, "it defines XML entities, which are not accepted")
             continue
         try:
             root = ElementTree.fromstring(text)  # noqa: S314 - without entities of its own; in the confined process
         except ElementTree.ParseError:
-            account.leave(Kind.OTHER, path, "it is no XML")
+            account.leave(Kind.OTHER, path, "it is not XML")
             continue
         if sum(1 for _ in root.iter()) > _MOST_ELEMENTS:
             account.leave(Kind.OTHER, path, "it has more elements than a subscription has")
@@ -70,7 +70,7 @@ def _domain(survey: Survey, account: Account, folder: str, element: ElementTree.
         return
     hosting = element.find("phosting")
     if hosting is None:
-        account.leave(Kind.SITE, name, "it had no hosting of its own on the old host")
+        account.leave(Kind.SITE, name, "it had no hosting on the old host")
     else:
         _site(survey, account, folder, name, element, hosting)
     for database in element.iter("database"):
@@ -78,13 +78,13 @@ def _domain(survey: Survey, account: Account, folder: str, element: ElementTree.
     for zone in element.iter("dns-zone"):
         _zone(account, name, zone)
     for certificate in element.iter("certificate"):
-        reason = "certificates of Plesk are sealed in its XML: upload it, or let one be issued"
+        reason = "certificates are encrypted in Plesk's XML: upload it, or have one issued"
         account.leave(Kind.CERTIFICATE, certificate.get("name", name), reason)
     for user in element.iter("mailuser"):
         reason = "mailboxes are not imported: this server keeps no mail"
         account.leave(Kind.MAIL, f"{user.get('name', '')}@{name}", reason)
     for login in element.iter("ftpuser"):
-        reason = "passwords of FTP are not carried over: add an SFTP login to the site"
+        reason = "FTP passwords are not imported: add an SFTP login to the site"
         account.leave(Kind.LOGIN, login.get("name", ""), reason)
 
 

@@ -26,7 +26,7 @@ def read(survey: Survey) -> Account:
         {path.rpartition("/")[0] for path in indexes}, key=lambda folder: (_depth(folder), _rank(folder), folder)
     )
     if not folders:
-        account.leave(Kind.SITE, "files", "no folder of the archive has an index page, so none is a document root")
+        account.leave(Kind.SITE, "files", "no folder of the archive has an index page, so no document root was found")
         return account
     root = folders[0]
     named = next((name for part in reversed(root.split("/")) if (name := domain_of(part)) is not None), NO_DOMAIN)

@@ -94,7 +94,7 @@ def _add(
         _leave(zone, seen, shown, "its data cannot be read")
         return
     if data is None:
-        _leave(zone, seen, shown, "records of this type are not offered")
+        _leave(zone, seen, shown, "records of this type are not supported")
         return
     record = FoundRecord(owner, min(max(ttl, _LEAST_TTL), _MOST_TTL), kind, {"type": kind, **data})
     known = (record.name, repr(record.data))

@@ -100,13 +100,13 @@ def understood() -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise FileError(Failed.REFUSED, "The archive asks for more memory than an archive needs.") from None
+        raise FileError(Failed.REFUSED, "Unpacking the archive would need too much memory.") from None
     except OSError as error:
         if error.errno is not None:
             raise
         raise FileError(Failed.INVALID, f"The archive is damaged: {error}.") from error
     except _BROKEN as error:
-        raise FileError(Failed.INVALID, f"The archive is damaged, or of a kind that is not read: {error}.") from error
+        raise FileError(Failed.INVALID, f"The archive is damaged, or of an unsupported format: {error}.") from error
 
 
 def members(archive: BinaryIO) -> Iterator[Member]:
@@ -126,7 +126,7 @@ def members(archive: BinaryIO) -> Iterator[Member]:
     elif start[257:262] == b"ustar":
         yield from tar_members(archive, budget)
     else:
-        raise FileError(Failed.INVALID, "This is no archive: zip, tar, tar.gz, tar.bz2 and tar.xz are known.")
+        raise FileError(Failed.INVALID, "This is not a supported archive: zip, tar, tar.gz, tar.bz2 and tar.xz are.")
 
 
 def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
@@ -159,12 +159,12 @@ def _check_directory(archive: BinaryIO) -> None:
     tail = archive.read()
     found = tail.rfind(b"PK\x05\x06")
     if found < 0 or len(tail) - found < _ZIP_END.size:
-        raise FileError(Failed.INVALID, "The archive ends in the middle.")
+        raise FileError(Failed.INVALID, "The archive is incomplete: it ends early.")
     length, start = _ZIP_END.unpack_from(tail, found)[5:7]
     if start == 0xFFFFFFFF or length == 0xFFFFFFFF:
         locator = tail.rfind(b"PK\x06\x06", 0, found)
         if locator < 0 or found - locator < 56:
-            raise FileError(Failed.INVALID, "The archive's directory is not where it should be.")
+            raise FileError(Failed.INVALID, "The archive is damaged: its directory is not where it should be.")
         length, start = struct.unpack_from("<QQ", tail, locator + 40)
     if length > MAX_DIRECTORY or tail_at + found - start > MAX_DIRECTORY + _ZIP_COMMENT:
         raise FileError(Failed.REFUSED, f"The archive has more than {MAX_ENTRIES:,} entries.")
@@ -209,7 +209,7 @@ def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
     while header := _block(stream, budget):
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         if info.size < 0:
-            raise FileError(Failed.INVALID, "The archive is damaged: a size below nothing.")
+            raise FileError(Failed.INVALID, "The archive is damaged: it has a negative size.")
         if info.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
             record = _record(stream, info.size, budget)
             if info.type == tarfile.GNUTYPE_LONGNAME:
@@ -270,7 +270,7 @@ def _exactly(stream: Stream, size: int, budget: Budget, *, may_end: bool = False
         found += block
     budget.spend(len(found))
     if len(found) < size and not (may_end and not found):
-        raise FileError(Failed.INVALID, "The archive ends in the middle.")
+        raise FileError(Failed.INVALID, "The archive is incomplete: it ends early.")
     return bytes(found)
 
 
@@ -305,14 +305,14 @@ def _read_pax(record: bytes, into: _Further) -> None:
         elif key == b"size":
             into.size = int(value)
             if into.size < 0:
-                raise FileError(Failed.INVALID, "The archive is damaged: a size below nothing.")
+                raise FileError(Failed.INVALID, "The archive is damaged: it has a negative size.")
         elif key.startswith(b"GNU.sparse."):
-            raise FileError(Failed.REFUSED, "The archive has a file with holes, which is not read.")
+            raise FileError(Failed.REFUSED, "The archive has a sparse file, which is not supported.")
         record = record[length:]
 
 
 def _special(name: bytes) -> FileError:
-    return FileError(Failed.REFUSED, f"{_shown(name)} in the archive is no file, folder or link.")
+    return FileError(Failed.REFUSED, f"{_shown(name)} in the archive is not a file, folder or link.")
 
 
 def _shown(name: bytes) -> str:

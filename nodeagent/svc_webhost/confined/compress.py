@@ -108,7 +108,7 @@ def _walk_all(tree: Tree, paths: list[str], pack: Pack) -> None:
 
 def _walk(folder: int, name: bytes, stored_as: str, path: str, pack: Pack, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
+        raise FileError(Failed.INVALID, f"Folders in {path} are nested too deeply.")
     with translate_errors(path):
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
@@ -127,4 +127,4 @@ def _walk(folder: int, name: bytes, stored_as: str, path: str, pack: Pack, depth
                 except OSError as error:
                     if error.errno is not None:
                         raise
-                    raise FileError(Failed.CONFLICT, f"{path} was cut while it was read.") from error
+                    raise FileError(Failed.CONFLICT, f"{path} became shorter while it was read.") from error

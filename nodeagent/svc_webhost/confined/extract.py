@@ -155,7 +155,7 @@ def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
         raise _twice(member.name) from None
     except (FileNotFoundError, NotADirectoryError):
         raise FileError(
-            Failed.REFUSED, f"{_shown(member.name)} in the archive leads to what it does not hold."
+            Failed.REFUSED, f"{_shown(member.name)} in the archive links to something that is not in it."
         ) from None
 
 
@@ -185,7 +185,7 @@ def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extr
                 return
     with held(tree.open_folder(request.to)) as target, translate_errors(request.to):
         if not parts(request.to) and os.fsdecode(TEMPORARY) in os.listdir(folder):
-            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is reserved for unfinished files.")
         _merge(folder, target, request, "", _check)
         _merge(folder, target, request, "", _move)
 
@@ -200,7 +200,7 @@ def place_imported(tree: Tree, request: PlaceImported) -> dict[str, Any]:
         translate_errors("The site's folder"),
     ):
         if os.fsdecode(TEMPORARY) in os.listdir(staged):
-            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is reserved for unfinished files.")
         with suppress(FileExistsError):
             os.mkdir(_PUBLIC, FOLDER_MODE, dir_fd=staged)
         for step in (_check, _move):
@@ -237,9 +237,11 @@ def _merge(source: int, target: int, request: Extract, path: str, step: _Step, b
             ):
                 _merge(inner, outer, request, f"{shown}/", step)
         elif stat.S_ISDIR(old.st_mode) or stat.S_ISDIR(new.st_mode):
-            raise FileError(Failed.CONFLICT, f"{shown} is a folder here or there, and a file in the other.")
+            raise FileError(
+                Failed.CONFLICT, f"{shown} is a folder in the archive or the site, and a file in the other."
+            )
         elif not request.replace:
-            raise FileError(Failed.EXISTS, f"There is something at {shown} already; nothing was unpacked.")
+            raise FileError(Failed.EXISTS, f"{shown} already exists; nothing was unpacked.")
         else:
             step(source, target, name, True)
 

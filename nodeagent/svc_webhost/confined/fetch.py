@@ -99,7 +99,7 @@ def fetch(order: dict[str, Any]) -> None:
             coming.take(order["dump"]["command"], order["dump"]["input"].encode(), "The database was not dumped")
             size = archive.tell() - begin - _RECORD
             if size == 0:
-                raise FetchError("The database was not dumped: nothing came.")
+                raise FetchError("The database was not dumped: no data arrived.")
             archive.write(b"\0" * (-size % _RECORD))
             end = archive.tell()
             archive.seek(begin)
@@ -229,10 +229,10 @@ class _Coming:
         self._left -= size
         self._came += size
         if self._left < 0:
-            raise FetchError(f"The site has more than {self._order['most']:,} bytes, for which there is room here.")
+            raise FetchError(f"The site has more than the {self._order['most']:,} bytes that there is room for here.")
         if time.monotonic() - self._told > _TELL_SECONDS:
             self._told = time.monotonic()
-            print(f"{self._came:,} bytes have come.", flush=True)
+            print(f"{self._came:,} bytes were received.", flush=True)
 
     def _judge(self, status: int, what: str) -> None:
         lines = _said()

@@ -272,7 +272,7 @@ def change_mode(tree: Tree, request: ChangeMode) -> dict[str, Any]:
     folder, name = tree.open_parent(request.path)
     with held(folder), translate_errors(request.path):
         if is_foreign(os.stat(name, dir_fd=folder, follow_symlinks=False)):
-            raise FileError(Failed.REFUSED, f"{request.path} is another name of a file that is not the site's own.")
+            raise FileError(Failed.REFUSED, f"{request.path} is a hard link to a file that is not the site's own.")
         set_mode(folder, name, request.mode)
     return show(tree, Stat(request.path))
 
@@ -297,7 +297,7 @@ def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: i
     """Copy a tree. Links are copied as links. Pipes, sockets and devices have no content to copy: they raise an
     error."""
     if depth > MAX_DEPTH:
-        raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
+        raise FileError(Failed.INVALID, f"Folders in {path} are nested too deeply.")
     with translate_errors(path):
         found = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
@@ -335,7 +335,7 @@ def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
     """Move a restored entry to its place. A folder can get another parent only if it is writable for the caller, so a
     read-only one is made writable for that moment."""
     if _RESTORED.fullmatch(request.name) is None:
-        raise FileError(Failed.INVALID, "That is nothing that was restored.")
+        raise FileError(Failed.INVALID, "That is not a restored file or folder.")
     name, names = os.fsencode(request.name), parts(request.path)
     if len(names) > 1:
         above = os.fsdecode(b"/".join(names[:-1]))

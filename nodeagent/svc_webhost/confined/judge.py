@@ -42,7 +42,7 @@ _MOST_WISHES: Final = 1000
 """More wishes than a site can have settings of all these kinds."""
 _LONGEST: Final = 1000
 """The most characters of a line's text, and of the reason."""
-_NO_PASSWORDS: Final = "no passwords came along"
+_NO_PASSWORDS: Final = "the archive has no such password file"
 
 
 def judge(tree: Tree, request: JudgeHtaccess, payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -142,8 +142,8 @@ def _password_file(tree: Tree, told: dict[str, str]) -> PasswordFile | str:
     try:
         return read_passwords(beginning(tree, told["file"], MOST_BYTES + 1))
     except NoPasswordsError as error:
-        return f"of {told['named']} nothing can be taken over: {error}"
+        return f"no login of {told['named']} can be imported: {error}"
     except FileError as error:
         if error.code is not Failed.NOT_FOUND:
             raise
-        return f"{told['named']} did not come along"
+        return f"{told['named']} is not in the archive"

@@ -104,7 +104,7 @@ class Inflating(_Unpacked):
             elif not self._in:
                 self._in = self._input()
                 if not self._in:
-                    raise EOFError("it ends in the middle")
+                    raise EOFError("it ends early")
             out = self._inflate.decompress(self._in, _OUTPUT)
             self._in = self._inflate.unconsumed_tail
             if out:
@@ -130,7 +130,7 @@ class _Stepwise(_Unpacked):
             elif self._one.needs_input:
                 data = self._input()
                 if not data:
-                    raise EOFError("it ends in the middle")
+                    raise EOFError("it ends early")
             out = self._one.decompress(data, _OUTPUT)
             if out:
                 return out
@@ -178,20 +178,20 @@ class Zstd(_Unpacked):
                 if not self._in:
                     if self._whole:
                         return b""
-                    raise EOFError("it ends in the middle")
+                    raise EOFError("it ends early")
             source = ctypes.create_string_buffer(self._in, len(self._in))
             given = _Buffer(ctypes.cast(source, ctypes.c_void_p), len(self._in), 0)
             taken = _Buffer(ctypes.cast(self._space, ctypes.c_void_p), _OUTPUT, 0)
             hint = self._zstd.ZSTD_decompressStream(self._context, ctypes.byref(taken), ctypes.byref(given))
             if self._zstd.ZSTD_isError(ctypes.c_size_t(hint)):
                 why = self._zstd.ZSTD_getErrorName(ctypes.c_size_t(hint)).decode()
-                raise FileError(Failed.INVALID, f"The archive is damaged, or of a kind that is not read: {why}.")
+                raise FileError(Failed.INVALID, f"The archive is damaged, or of an unsupported format: {why}.")
             self._whole = hint == 0
             self._in = self._in[given.position :]
             if taken.position:
                 return self._space.raw[: taken.position]
             if not given.position and self._in:
-                raise FileError(Failed.INVALID, "The archive is damaged: it does not go on.")
+                raise FileError(Failed.INVALID, "The archive is damaged: its compressed data cannot be read further.")
 
 
 def unpacked(stream: Stream) -> Peeking:
@@ -238,7 +238,10 @@ def entries(archive: BinaryIO, budget: Budget, nested: Callable[[bytes], bool]) 
 def _tar(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
     stream = unpacked(archive)
     if stream.peek(512)[257:262] != b"ustar":
-        raise FileError(Failed.INVALID, "This is no archive: tar, plain or packed by gzip, bzip2, xz or zstd, and zip.")
+        raise FileError(
+            Failed.INVALID,
+            "This is not a supported archive: zip, and tar, plain or packed by gzip, bzip2, xz or zstd, are.",
+        )
     return tar_members(stream, budget)
 
 

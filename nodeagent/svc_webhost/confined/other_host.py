@@ -35,7 +35,7 @@ _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 12,
 # these cases.
 _MEANINGS: Final = {
     "host key verification failed": "presents another host key than the confirmed one",
-    "permission denied (": "does not let the account in with what was given",
+    "permission denied (": "rejects the credentials of the account",
     "connection refused": "does not answer (connection refused)",
     "timed out": "does not answer (nothing was heard from it)",
     "no route to host": "does not answer (there is no way to it)",
@@ -61,7 +61,7 @@ def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
         print(printable(str(error)), flush=True)
         return _REFUSED
     except OSError as error:
-        print(f"The other host cannot be asked from here: {error.strerror}.", flush=True)
+        print(f"The other host cannot be connected to from here: {error.strerror}.", flush=True)
         return _REFUSED
     return 0
 

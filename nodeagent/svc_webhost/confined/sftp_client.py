@@ -77,7 +77,7 @@ class SftpClient:
         self._send(struct.pack(">BI", _INIT, _SPOKEN))
         kind, content = self._packet()
         if kind != _VERSION or _Reader(content).number() < _SPOKEN:
-            raise FetchError("The other host speaks no SFTP that is known here.")
+            raise FetchError("The other host's SFTP version is not supported.")
 
     def entries(self, folder: bytes) -> list[Entry]:
         """Raises RefusedError."""
@@ -127,7 +127,7 @@ class SftpClient:
         if name in (b".", b".."):
             return
         if not name or b"/" in name or b"\0" in name:
-            raise FetchError("The other host names a file as none can be named.")
+            raise FetchError("The other host sent a file name that is not valid.")
         path = folder.rstrip(b"/") + b"/" + name
         if mode is not None:
             yield Entry(path, mode, size, modified)
@@ -141,7 +141,7 @@ class SftpClient:
     def _look(self, how: int, path: bytes) -> Entry:
         size, mode, modified = _Reader(self._answer(self._ask(how, _text(path)), _ATTRS)).attributes()
         if mode is None:
-            raise FetchError("The other host does not say what is a file and what a folder.")
+            raise FetchError("The other host does not say which entries are files and which are folders.")
         return Entry(path, mode, size, modified)
 
     def _handle(self, number: int) -> bytes:
@@ -168,7 +168,7 @@ class SftpClient:
             reader = _Reader(content)
             answered = reader.number()
             if answered not in self._awaited:
-                raise FetchError("The other host answers what it was not asked.")
+                raise FetchError("The other host sent an unexpected answer.")
             self._awaited.discard(answered)
             if answered in self._unwanted:
                 self._unwanted.discard(answered)
@@ -180,7 +180,7 @@ class SftpClient:
             code = reader.number()
             raise RefusedError(code, reader.text().decode(errors="replace") if reader.rest() else "")
         if kind != wanted:
-            raise FetchError("The other host gives an answer of another kind than was asked for.")
+            raise FetchError("The other host sent an answer of an unexpected kind.")
         return content
 
     def _send(self, content: bytes) -> None:
@@ -194,7 +194,7 @@ class SftpClient:
     def _packet(self) -> tuple[int, bytes]:
         [length] = struct.unpack(">I", self._bytes(4))
         if not 1 <= length <= _MOST_OF_AN_ANSWER:
-            raise FetchError("The other host answers as no SFTP server does.")
+            raise FetchError("The other host does not answer as an SFTP server.")
         packet = self._bytes(length)
         return packet[0], packet[1:]
 
@@ -246,7 +246,7 @@ class _File:
                 number, begin, wanted = self._asked.popleft()
                 block = _Reader(self._client._answer(number, _DATA)).text()
                 if not 0 < len(block) <= wanted:
-                    raise FetchError("The other host gives other bytes of a file than were asked for.")
+                    raise FetchError("The other host sent other bytes of a file than were requested.")
                 if len(block) < wanted:
                     self._asked.appendleft(self._request(begin + len(block), wanted - len(block)))
                 yield block
@@ -305,7 +305,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         found = self._content[self._at : self._at + size]
         if len(found) < size:
-            raise FetchError("The other host answers as no SFTP server does.")
+            raise FetchError("The other host does not answer as an SFTP server.")
         self._at += size
         return found
 

@@ -33,28 +33,26 @@ _FAILURES: Final = {
     errno.ENOENT: (Failed.NOT_FOUND, "There is nothing at {}."),
     errno.EEXIST: (Failed.EXISTS, "There is something at {} already."),
     errno.ENOTEMPTY: (Failed.EXISTS, "The folder {} is not empty."),
-    errno.ENOTDIR: (Failed.CONFLICT, "A part of {} is no folder."),
+    errno.ENOTDIR: (Failed.CONFLICT, "A part of {} is not a folder."),
     errno.EISDIR: (Failed.CONFLICT, "{} is a folder."),
     # ENXIO: the file is a socket, or a pipe without a reader that was opened for writing.
-    errno.ENXIO: (Failed.CONFLICT, "{} is no file."),
-    errno.ELOOP: (Failed.REFUSED, "{} is a link, or links lead around in a circle."),
+    errno.ENXIO: (Failed.CONFLICT, "{} is not a file."),
+    errno.ELOOP: (Failed.REFUSED, "{} is a link, or links form a loop."),
     # EXDEV, because of RESOLVE_BENEATH: the path contains "..", an absolute link, or a link to a folder above.
     errno.EXDEV: (Failed.REFUSED, "{} leads out of the site's folder."),
-    errno.EACCES: (Failed.REFUSED, "The site's account may not touch {}."),
-    errno.EPERM: (Failed.REFUSED, "The site's account may not touch {}."),
+    errno.EACCES: (Failed.REFUSED, "The site's account has no permission for {}."),
+    errno.EPERM: (Failed.REFUSED, "The site's account has no permission for {}."),
     errno.ENAMETOOLONG: (Failed.INVALID, "{} is too long."),
     errno.EINVAL: (Failed.INVALID, "{} cannot be placed there."),
     errno.ENOSPC: (Failed.NO_SPACE, "There is no space left for {}."),
     errno.EDQUOT: (Failed.NO_SPACE, "{} would be more than the plan leaves on the disk; nothing of it was placed."),
     errno.EFBIG: (Failed.NO_SPACE, "{} would be larger than a file may be."),
-    errno.EMFILE: (Failed.INVALID, "Folders in {} lie too deep in each other."),
+    errno.EMFILE: (Failed.INVALID, "Folders in {} are nested too deeply."),
 }
 
 
 def failure_of(error: OSError, path: str) -> FileError:
-    code, message = _FAILURES.get(
-        error.errno or 0, (Failed.BROKEN, "{} could not be worked on: " + str(error.strerror))
-    )
+    code, message = _FAILURES.get(error.errno or 0, (Failed.BROKEN, "{} could not be accessed: " + str(error.strerror)))
     return FileError(code, message.format(path or "the site's folder"))
 
 
@@ -89,7 +87,7 @@ def parts(path: str) -> list[bytes]:
     if len(raw) > MAX_PATH or any(len(name) > MAX_NAME for name in names):
         raise FileError(Failed.INVALID, "A path is too long.")
     if b"\0" in raw or any(name in (b"", b".", b"..") for name in names):
-        raise FileError(Failed.INVALID, f"{path} is no path beneath the site's folder.")
+        raise FileError(Failed.INVALID, f"{path} is not a path in the site's folder.")
     return names
 
 
@@ -118,7 +116,7 @@ class Tree:
         if not names:
             raise FileError(Failed.INVALID, "The site's folder itself is not changed.")
         if names[0] == TEMPORARY:
-            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+            raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is reserved for unfinished files.")
         with translate_errors(path):
             folder = kernel.open_beneath(self.root, b"/".join(names[:-1]) or b".", os.O_RDONLY | os.O_DIRECTORY)
         return folder, names[-1]
@@ -187,9 +185,9 @@ def check_file(status: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise FileError(Failed.CONFLICT, f"{path} is a folder.")
     if not stat.S_ISREG(status.st_mode):
-        raise FileError(Failed.CONFLICT, f"{path} is no file.")
+        raise FileError(Failed.CONFLICT, f"{path} is not a file.")
     if is_foreign(status):
-        raise FileError(Failed.REFUSED, f"{path} is another name of a file that is not the site's own.")
+        raise FileError(Failed.REFUSED, f"{path} is a hard link to a file that is not the site's own.")
 
 
 def set_mode(folder: int, name: bytes, mode: int) -> None:

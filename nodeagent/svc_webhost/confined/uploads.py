@@ -27,7 +27,7 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 def _name(upload: str) -> bytes:
     if _ID.fullmatch(upload) is None:
-        raise FileError(Failed.INVALID, "That is no upload.")
+        raise FileError(Failed.INVALID, "There is no such upload.")
     return b"upload-" + upload.encode()
 
 

@@ -55,7 +55,7 @@ async def ask_client(command: tuple[str, ...], sql: str, environment: Mapping[st
             await process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             await trio.aclose_forcefully(stream)
-    raise DatabaseError(f"The database server did not do it within {STATEMENT_SECONDS:.0f} seconds.")
+    raise DatabaseError(f"The database server did not complete the statement within {STATEMENT_SECONDS:.0f} seconds.")
 
 
 @dataclass

@@ -76,7 +76,7 @@ def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
     if set(patterns) <= situation.denied or situation.is_denied:
         return translated("The site denies it.")
     listed = ", ".join(patterns[:5]) + (f" and {len(patterns) - 5} more" if len(patterns) > 5 else "")
-    return blocks(f"Have the site deny {listed}.", *(Denied(pattern) for pattern in patterns))
+    return blocks(f"Add to the site's denied paths: {listed}.", *(Denied(pattern) for pattern in patterns))
 
 
 def _of_section(directive: Directive, situation: Situation) -> list[str] | None:

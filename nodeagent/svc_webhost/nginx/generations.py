@@ -258,7 +258,7 @@ class Generations:
                 await trio.sleep(POLL_SECONDS)
             self._proven = generation
             return
-        raise _NotServedError(f"nginx did not take up its configuration within {RELOAD_SECONDS:g} seconds")
+        raise _NotServedError(f"nginx did not load its configuration within {RELOAD_SECONDS:g} seconds")
 
     async def _return_to(self, base: int | None, generation: int) -> None:
         """Serve the previous configuration. Raises `NginxError` if even that fails."""
@@ -270,7 +270,7 @@ class Generations:
         try:
             await self._serve(base, reload=await self._served() is not None)
         except _NotServedError as error:
-            raise NginxError(f"The web server does not take up its former configuration either: {error}") from error
+            raise NginxError(f"The web server does not accept its previous configuration either: {error}") from error
         await trio.to_thread.run_sync(self._tree.discard, generation)
 
     async def _culprits(self, base: int | None, pending: Mapping[int, _Rendered]) -> dict[int, str]:
@@ -386,7 +386,7 @@ class Generations:
         try:
             running = (await self._launcher.status(program.NGINX)).running
         except LauncherError as error:
-            raise NginxError(f"Whether the web server runs cannot be found out: {error}") from error
+            raise NginxError(f"It could not be determined whether the web server runs: {error}") from error
         # Asked only if nginx runs: its status socket still exists when it has ended, but nothing answers there.
         return await program.served_generation(self._folders) if running else None
 
@@ -410,7 +410,7 @@ def _all_of(pending: Mapping[int, _Rendered], words: str) -> dict[int, str]:
     """Blame every site that was to be changed. Raises `NginxError` if there is none."""
     changed = [number for number, file in pending.items() if file.text is not None]
     if not changed:
-        raise NginxError(f"The web server does not take its configuration: {words}")
+        raise NginxError(f"The web server rejected its configuration: {words}")
     return dict.fromkeys(changed, words)
 
 

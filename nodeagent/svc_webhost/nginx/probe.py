@@ -39,7 +39,7 @@ async def problem_of(site: SiteServer, ports: Ports, expected: str | None) -> st
         if shown != expected:
             if expected is None:
                 return f"{host} answers by HTTPS and has no certificate"
-            return f"{host} does not answer by HTTPS" if shown is None else f"{host} shows another certificate"
+            return f"{host} does not answer by HTTPS" if shown is None else f"{host} presents another certificate"
     return None
 
 

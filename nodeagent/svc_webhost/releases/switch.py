@@ -114,7 +114,7 @@ class Switch:
         said: str | None = None
         while (problem := self._problem_in_writing(outcome)) is not None:
             if problem != said:
-                self.say(f"the outcome cannot be written down and is tried again: {problem}")
+                self.say(f"the outcome cannot be recorded; it is retried: {problem}")
             said = problem
             self.sleep(ROOM_SECONDS)
 
@@ -154,7 +154,7 @@ class Switch:
                 first = core
                 since = self.clock() if since is None else since
             if since is None and self.clock() >= over:
-                return _returned(trial, self._because(f"{missing or 'it is not steady'} within {PATIENCE:.0f} s"))
+                return _returned(trial, self._because(f"{missing or 'it is not stable'} within {PATIENCE:.0f} s"))
             if since is not None and self.clock() - since >= self.steady:
                 there = self.server.answering(trial, before)
                 silent = tuple(domain for domain in before if domain not in there)
@@ -184,7 +184,7 @@ class Switch:
                 self.say(f"release {trial.before} answers again")
                 return
             self.sleep(LOOK_SECONDS)
-        self.say(f"release {trial.before} does not answer within {RETURN_SECONDS:.0f} s; systemd goes on to start it")
+        self.say(f"release {trial.before} does not answer within {RETURN_SECONDS:.0f} s; systemd keeps starting it")
 
 
 def _returned(trial: Trial, reason: str, silent: tuple[str, ...] = ()) -> Outcome:

@@ -221,7 +221,7 @@ class SystemRestic:
             run, repository, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS, take=take, cell=(home, work)
         )
         if summary is None:
-            raise unavailable("restic did not say what it has kept, so nothing counts as kept.")
+            raise unavailable("restic did not report what it stored, so this backup does not count.")
         return summary
 
     async def settle(
@@ -272,7 +272,7 @@ class SystemRestic:
         """This changes their ids: find them by their other tags."""
         said = await self._run(run, repository, ["tag", "--add", tag, *snapshots])
         if not any(line.startswith(f"modified tags on {len(snapshots)} ") for line in said):
-            raise unavailable("restic has not marked the snapshot as complete, so nothing counts as kept.")
+            raise unavailable("restic did not mark the snapshot as complete, so this backup does not count.")
 
     async def copy(self, run: Run, source: Repository, target: Repository, snapshots: Sequence[str]) -> None:
         command = ["copy", *_from(source), *snapshots]
@@ -346,7 +346,7 @@ class SystemRestic:
         if patience.cancelled_caught:
             raise StalledError(
                 ErrorCode.UNAVAILABLE,
-                f"restic {command[0]} came no further for {stalled:g} seconds and was stopped.",
+                f"restic {command[0]} made no progress for {stalled:g} seconds and was stopped.",
                 hint="Nothing was kept of this.",
             )
         return said

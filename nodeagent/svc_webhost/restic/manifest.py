@@ -301,10 +301,10 @@ def main() -> None:
         where = _shown(str(error.filename)) if error.filename else "the files"
         if error.errno == errno.ENAMETOOLONG:
             raise SystemExit(
-                f"Folders lie too deep in each other: the path of {where[:_SHOWN]}... is longer than "
-                f"{_LONGEST_PATH:,} bytes, which no backup can hold. Remove them, or move what is in them further up."
+                f"Folders are nested too deeply: the path of {where[:_SHOWN]}... is longer than {_LONGEST_PATH:,} "
+                "bytes, which no backup can store. Remove them, or move what is in them further up."
             ) from error
-        raise SystemExit(f"{where} could not be worked on: {error.strerror}") from error
+        raise SystemExit(f"{where} could not be accessed: {error.strerror}") from error
     print(json.dumps(told))
 
 

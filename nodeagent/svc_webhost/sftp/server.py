@@ -90,7 +90,7 @@ class SftpServer:
                 await trio.to_thread.run_sync(self._prepare, ())
             await self._launcher.ensure(self.service())
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
-            raise SftpError(f"Port {self._settings.port} of the SFTP server is not held: {error}") from error
+            raise SftpError(f"Port {self._settings.port} of the SFTP server cannot be bound: {error}") from error
 
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
         try:

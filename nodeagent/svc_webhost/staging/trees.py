@@ -50,7 +50,7 @@ class TooDeepError(OSError):
     """A site has more levels than a process can follow; code that follows them raises this, and no other error."""
 
     def __init__(self) -> None:
-        super().__init__(errno.ELOOP, f"folders lie more than {DEEPEST} levels deep in each other: remove them")
+        super().__init__(errno.ELOOP, f"folders are nested more than {DEEPEST} levels deep: remove them")
 
 
 @dataclass

@@ -331,7 +331,7 @@ class ServerWordPress:
             nonlocal read
             read += sum(map(len, lines))
             if read > _MOST_ANSWERED:
-                raise WordPressError("the site's WordPress says more than it was asked")
+                raise WordPressError("the site's WordPress returned more output than expected")
             answer.extend(line.removeprefix(nonce) for line in lines if line.startswith(nonce))
 
         # One request at a time, so that concurrent requests cannot multiply the site's limits.
@@ -385,4 +385,4 @@ def _checked(kind: type[A], line: str) -> A:
             raise error(" ".join(str(told["error"]).split())[:500])
         return kind.model_validate(told["result"])
     except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
-        raise WordPressError("the site's PHP gave an answer that is none of the panel's") from error
+        raise WordPressError("the site's PHP gave an unexpected answer") from error

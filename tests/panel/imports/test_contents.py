@@ -113,7 +113,7 @@ async def test_rows_that_got_lost_on_the_way_block_and_are_named_when_they_are(m
     moved.tables.counted["wp_options"] = "2 9 112"  # Somebody has written one more: it is another one.
     report = await moved.report()
 
-    assert any("wp_options: 1 rows came of 2" in line["message"] for line in log)
+    assert any("wp_options: 1 of 2 rows were imported" in line["message"] for line in log)
     assert report["verdict"] == "blocked"
     assert f"{DATABASE}.wp_options (1 of 2)" in reasons(report, blocking=True)["rows"]
 

@@ -315,7 +315,7 @@ async def test_what_is_no_archive_is_failed_with_the_reason_and_cannot_be_applie
     answer = await world.ada.post(f"/imports/{imported['id']}/apply", {})
 
     assert imported["status"] == "failed"
-    assert "This is no archive" in imported["problem"]
+    assert "This is not a supported archive" in imported["problem"]
     assert answer.status_code == 404
 
 

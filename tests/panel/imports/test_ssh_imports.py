@@ -207,7 +207,7 @@ async def test_which_php_the_other_host_has_is_asked_and_the_site_gets_that_one(
 async def test_a_fetch_that_failed_says_why_and_forgets_what_opens_the_host(
     world: World, hosts: RecordedForeignHosts, panel_database: Database
 ) -> None:
-    hosts.problem = "The other host does not let the account in with what was given."
+    hosts.problem = "The other host rejects the credentials of the account."
 
     imported = await fetched(world)
 

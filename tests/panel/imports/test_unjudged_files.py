@@ -327,7 +327,7 @@ async def test_an_archive_that_cannot_be_unpacked_to_its_end_leaves_nothing_of_i
         job = await world.applied(imported)
 
     assert job["status"] == "failed"
-    assert "leads to what it does not hold" in job["error"]["message"]
+    assert "links to something that is not in it" in job["error"]["message"]
     assert [list(folder.iterdir()) for folder in staged(world)] == [[]]
 
 

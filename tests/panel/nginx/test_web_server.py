@@ -80,9 +80,7 @@ async def test_each_is_told_of_their_own_sites_only(panel_database: Database) ->
     assert (told[1], told[3]) == (None, None)
     assert refused is not None
     assert refused.code is ErrorCode.CONFLICT
-    assert refused.message == (
-        "The web server does not take the configuration of site2.example: cannot load certificate."
-    )
+    assert refused.message == ("The web server rejected the configuration of site2.example: cannot load certificate.")
     assert sorted(serving.sites) == [1, 3]
     assert await alerts(panel_database) == []
 
@@ -188,7 +186,7 @@ async def test_a_site_left_out_for_the_sake_of_the_others_has_an_alert(panel_dat
         await server.change({1: site(1)})
         await _until(panel_database, 0)
 
-    assert raised == ["The web server does not take the configuration of site 1: no certificate"]
+    assert raised == ["The web server rejected the configuration of site 1: no certificate"]
 
 
 async def test_what_nobody_waits_for_any_more_is_not_begun(panel_database: Database) -> None:

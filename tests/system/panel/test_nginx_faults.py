@@ -162,7 +162,7 @@ async def test_a_site_that_shows_another_certificate_than_it_was_given_is_taken_
         refused = await nginx.generations.apply({CHANGED: nginx.site(CHANGED, certificate=certificate)})
 
     assert problems == []
-    assert refused == {CHANGED: "site1001.example shows another certificate"}
+    assert refused == {CHANGED: "site1001.example presents another certificate"}
     with pytest.raises(ssl.SSLError):
         await nginx.shown("site1001.example")
     assert await _consistent(nginx)

@@ -134,7 +134,7 @@ async def test_a_host_that_shows_another_key_is_told_nothing(private: Private) -
 @pytest.mark.parametrize(
     ("let_in", "repository", "ref", "said"),
     [
-        (False, "shop.git", "main", "does not let the account in"),
+        (False, "shop.git", "main", "rejects the credentials of the account"),
         (True, "other.git", "main", "other.git"),
         (True, "shop.git", "no-such-branch", "couldn't find remote ref no-such-branch"),
     ],

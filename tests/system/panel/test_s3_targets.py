@@ -137,8 +137,8 @@ async def test_a_bucket_that_hangs_holds_no_backup_up_and_catches_up_once_it_ans
     whole = await world.backup()
     found = [(await world.ada.get(f"/backups/{each['id']}")).json() for each in (stalled, unanswered, whole)]
 
-    assert "restic copy came no further for 10 seconds" in stalled["copies"][0]["error"]
-    assert "restic snapshots came no further for 3 seconds" in unanswered["copies"][0]["error"]
+    assert "restic copy made no progress for 10 seconds" in stalled["copies"][0]["error"]
+    assert "restic snapshots made no progress for 3 seconds" in unanswered["copies"][0]["error"]
     assert [each["copies"][0]["error"] for each in found] == [None] * 3
     assert await world.events() == ["backup.completed", "backup.remote_failed"] * 2 + ["backup.completed"]
 

@@ -193,7 +193,7 @@ async def test_an_account_that_is_not_let_in_is_told_so(panel: PanelPrograms, ol
     refused, _ = await fetched(panel, asked, [])
 
     assert refused["status"] == "failed"
-    assert "does not let the account in with what was given" in refused["problem"]
+    assert "rejects the credentials of the account" in refused["problem"]
 
 
 def left_on_disk(data: Path) -> list[Path]:

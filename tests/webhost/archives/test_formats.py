@@ -181,7 +181,7 @@ def test_a_tree_without_an_index_page_has_no_site_and_says_so() -> None:
 
     assert account.sites == []
     assert [left.reason for left in account.left] == [
-        "no folder of the archive has an index page, so none is a document root"
+        "no folder of the archive has an index page, so no document root was found"
     ]
 
 

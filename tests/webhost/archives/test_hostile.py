@@ -70,8 +70,8 @@ def numbered(count: int) -> Iterator[bytes]:
 REFUSED: Final[dict[str, tuple[Callable[[], bytes], str]]] = {
     "a name that leads out": (lambda: packed(lambda a: a.file("../../etc/cron.d/x", "x")), "leads out"),
     "an absolute name": (lambda: packed(lambda a: a.file("/etc/cron.d/x", "x")), "leads out"),
-    "a device": (lambda: packed(lambda a: a.link(f"{PUBLIC}/sda", "", tarfile.BLKTYPE)), "no file, folder or link"),
-    "a pipe": (lambda: packed(lambda a: a.link(f"{PUBLIC}/pipe", "", tarfile.FIFOTYPE)), "no file, folder or link"),
+    "a device": (lambda: packed(lambda a: a.link(f"{PUBLIC}/sda", "", tarfile.BLKTYPE)), "not a file, folder or link"),
+    "a pipe": (lambda: packed(lambda a: a.link(f"{PUBLIC}/pipe", "", tarfile.FIFOTYPE)), "not a file, folder or link"),
     "a file that becomes a link": (
         lambda: packed(lambda a: a.file(f"{PUBLIC}/x", "x"), lambda a: a.link(f"{PUBLIC}/x", "/etc/passwd")),
         "twice",
@@ -80,9 +80,9 @@ REFUSED: Final[dict[str, tuple[Callable[[], bytes], str]]] = {
     "a long name": (lambda: packed(lambda a: a.file("x" * 300, "x")), "too long"),
     "a bomb": (bomb, "would unpack to more"),
     "a million entries": (many, "twice"),
-    "no archive": (lambda: b"<html>404</html>" * 100, "no archive"),
+    "not a supported archive": (lambda: b"<html>404</html>" * 100, "no archive"),
     "a damaged one": (lambda: packed()[:-30], "damaged"),
-    "one that ends early": (lambda: gzip.compress(gzip.decompress(packed())[:700]), "ends in the middle"),
+    "one that ends early": (lambda: gzip.compress(gzip.decompress(packed())[:700]), "ends early"),
 }
 
 

@@ -46,19 +46,19 @@ def test_a_path_beneath_the_old_home_leads_to_what_the_archive_has(named: str, f
         named.strip('"'),
         file,
         1,
-        [("bob", "its password is kept in a way that the web server does not know, or as plain text")],
+        [("bob", "its password is stored as plain text, or in a way that the web server does not know")],
     )
 
 
 @pytest.mark.parametrize(
     ("named", "problem"),
     [
-        ("/home/ada/.htpasswds/other", "did not come along"),
+        ("/home/ada/.htpasswds/other", "is not in the archive"),
         ("/etc/apache2/.htpasswd", "outside of the account's home"),
         ("/home/adam/.htpasswds/passwd", "outside of the account's home"),
         ("/home/ada/../bob/.htpasswds/passwd", "outside of the account's home"),
-        (".htpasswds/passwd", "no path from /"),
-        ("../.htpasswds/passwd", "no path from /"),
+        (".htpasswds/passwd", "not an absolute path"),
+        ("../.htpasswds/passwd", "not an absolute path"),
         ("/home/ada", "outside of the account's home"),
     ],
 )
@@ -75,14 +75,14 @@ def test_what_leads_elsewhere_is_not_brought_and_said(named: str, problem: str) 
 def test_an_archive_that_does_not_say_where_it_lay_brings_none() -> None:
     one = found("/home/ada/.htpasswds/passwd", {PASSWD: b""}, home=None)
 
-    assert "does not say where its files lay" in str(one.problem)
+    assert "does not say where its files were" in str(one.problem)
 
 
 @pytest.mark.parametrize("content", [b"x" * (MOST_BYTES + 1), b"", b"ada:secret", b"\0\xff"])
 def test_a_file_of_which_nothing_can_be_taken_over_is_said_and_known(content: bytes) -> None:
     one = found("/home/ada/.htpasswds/passwd", {PASSWD: content})
 
-    assert "of /home/ada/.htpasswds/passwd nothing can be taken over" in str(one.problem)
+    assert "no login of /home/ada/.htpasswds/passwd can be imported" in str(one.problem)
     assert "secret" not in repr(one)
     # Nobody is to be served it, whatever is in it.
     assert one.file == PASSWD
@@ -121,7 +121,7 @@ def test_a_link_that_leads_past_the_password_keeps_the_site_closed(link: str, ta
 
     [one] = sought(survey, account(), [(f"{ROOT}/{link}", target)])
 
-    assert one.problem == (f"the link public/{link} leads there past the password" if leads else None)
+    assert one.problem == (f"the link public/{link} leads there without asking for the password" if leads else None)
 
 
 def test_more_paths_than_a_site_may_have_are_named() -> None:

@@ -103,7 +103,7 @@ HOSTILE = {
     "an overlong name": tar(entry("n" * 300)),
     "an overlong path": tar(entry("/".join(["folder"] * 700))),
     "too many levels": zipped(entry("/".join(["d"] * 150) + "/f")),
-    "a file with holes": tar(entry("sparse", None, type=tarfile.GNUTYPE_SPARSE)),
+    "a sparse file": tar(entry("sparse", None, type=tarfile.GNUTYPE_SPARSE)),
     "a file where a folder is": tar(entry("a/b"), entry("a")),
     "a folder where a file is": tar(entry("a"), entry("a/b")),
 }

@@ -58,7 +58,7 @@ def test_passwords_that_came_along_are_wished_for_and_translated_once_the_site_a
 @pytest.mark.parametrize(
     ("text", "passwords", "why"),
     [
-        (BASIC, "/home/x/.htpasswd did not come along", "did not come along"),
+        (BASIC, "/home/x/.htpasswd is not in the archive", "is not in the archive"),
         (BASIC, PasswordFile({}, (("eve", "it is plain text"),)), "eve: it is plain text"),
         (BASIC, PasswordFile({}), "empty"),
         (BASIC.replace("valid-user", "user joe"), PASSWORDS, "joe: the file has no such login"),
@@ -96,7 +96,7 @@ def test_of_an_import_a_folder_within_a_protected_one_asks_for_its_own_passwords
     around = {"/a": frozenset({"ada"})}
 
     assert [wish.path for wish in wished(BASIC, replace(IMPORTED, protected=around))] == ["/a/b"]
-    missing = replace(INSIDE, protected=around, passwords="it did not come along")
+    missing = replace(INSIDE, protected=around, passwords="it is not in the archive")
     assert verdicts(BASIC, missing) == {Verdict.BLOCKS}
     assert verdicts(BASIC, replace(INSIDE, protected=around)) == {Verdict.TRANSLATED}
 
