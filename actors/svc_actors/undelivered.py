@@ -9,7 +9,7 @@ from svc_actors.runtime import DeliveryError, Draining, MailboxFull
 from svc_common.errors import ServiceError, unavailable
 
 _NOT_BEGUN: Final[Mapping[type[DeliveryError], str]] = {
-    MailboxFull: "Too many changes of this wait already; nothing was done.",
+    MailboxFull: "Too many changes of the same resource are waiting already; nothing was done.",
     Draining: "The service is stopping; nothing was done.",
 }
 

@@ -148,7 +148,7 @@ async def test_a_failed_proof_says_what_the_authority_saw(authority: FakeAuthori
     [
         (Answer(0, raises=httpx.ConnectError), "authority.test cannot be reached"),
         (Answer(0, raises=httpx.ReadTimeout), "authority.test cannot be reached"),
-        (Answer(503), "cannot answer now: HTTP status 503"),
+        (Answer(503), "is temporarily unavailable: HTTP status 503"),
         (problem("serverInternal", "Our database is away.", 500), "Our database is away."),
         (Answer(200, {"status": "pending"}), "did not answer as an ACME authority does"),
     ],

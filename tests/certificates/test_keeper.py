@@ -264,7 +264,7 @@ async def test_a_failed_validation_is_told_in_the_authoritys_words_and_tried_aga
 
     assert record.last_error == "controller.example: no valid A records found for controller.example"
     assert record.last_error in alert
-    assert "There is none yet" in alert
+    assert "There is no certificate yet" in alert
     assert FIRST_PAUSE / 2 < record.due_at - datetime.now(UTC) <= FIRST_PAUSE
     assert await house.alerts() == []
     assert (await house.record()).failures == 0
@@ -362,7 +362,7 @@ async def test_what_the_authority_sends_for_another_key_is_not_shown(house: Hous
         await keeper.renew(service_itself("certificate.renew"))
         record = await house.failed(1)
 
-    assert record.last_error == "What the authority sent cannot be used: it is for another key"
+    assert record.last_error == "The certificate that the authority sent cannot be used: it is for another key"
     assert house.shown.installed == [first]
 
 

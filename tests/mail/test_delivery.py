@@ -219,7 +219,7 @@ async def test_what_is_not_delivered_in_time_fails_and_a_link_that_ran_out_is_fo
     assert row["content"] is not None
     assert perished["content"] is None
     assert "not delivered in time" in perished["error"]
-    with pytest.raises(ServiceError, match="run out"):
+    with pytest.raises(ServiceError, match="has expired"):
         await queue.database.transact(lambda tx: queue_module.retry(tx, gone))
     relay.start()
     async with queue.delivering():

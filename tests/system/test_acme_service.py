@@ -257,7 +257,7 @@ async def test_before_the_terms_are_agreed_to_nothing_is_asked_of_the_authority(
             shown = await site.certificate()
             renewed = await site.browser.post("/certificate/renew")
 
-        assert "before its terms are agreed to" in alert
+        assert "before its terms are accepted" in alert
         assert (shown["source"], shown["state"]) == ("authority", "terms_not_agreed")
         assert renewed.status_code == 409
         assert len(pebble.program.log.read_text().splitlines()) == asked

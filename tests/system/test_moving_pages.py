@@ -121,7 +121,7 @@ async def test_an_administrator_moves_a_machine_live_off_and_with_a_restart_and_
             await page.press("Migrate")
             await page.shows("alpha, with a restart")
             await page.shows("Its guest is shut down, and started")
-            await page.shows("cdrom: there is an ISO in its drive")
+            await page.shows("cdrom: the machine's drive holds an ISO")
             await page.press("Migrate")
             await is_on(page, "alpha", "running")
 

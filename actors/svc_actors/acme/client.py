@@ -91,7 +91,7 @@ class AcmeClient:
     async def certificate(self, order: Order) -> str:
         """The certificate of a valid order with its chain, in PEM."""
         if order.certificate is None:
-            raise AuthorityAway(f"{self._host} calls an order done, and does not say where the certificate is.")
+            raise AuthorityAway(f"{self._host} reports the order as done, but gives no URL of the certificate.")
         return (await self._post(order.certificate, None)).text
 
     def proof(self, token: str) -> str:
@@ -110,13 +110,13 @@ class AcmeClient:
                 return response
             if kind_of(_problem(response)) != "badNonce":
                 raise _failure(response)
-        raise AuthorityAway(f"{self._host} took none of the {_ATTEMPTS} nonces that it gave out itself.")
+        raise AuthorityAway(f"{self._host} rejected {_ATTEMPTS} nonces in a row that it had issued itself.")
 
     async def _fresh_nonce(self) -> str:
         response = await self._send("HEAD", (await self.directory()).new_nonce)
         nonce: str | None = response.headers.get("replay-nonce")
         if nonce is None:
-            raise AuthorityAway(f"{self._host} gave no nonce.", retry_after=seconds_asked(response.headers))
+            raise AuthorityAway(f"{self._host} sent no nonce.", retry_after=seconds_asked(response.headers))
         return nonce
 
     async def _send(self, method: str, url: str, *, json: Mapping[str, str] | None = None) -> httpx.Response:
@@ -133,7 +133,7 @@ class AcmeClient:
     def _location(self, response: httpx.Response) -> str:
         location: str | None = response.headers.get("location")
         if location is None:
-            raise AuthorityAway(f"{self._host} does not say where it put what it made.")
+            raise AuthorityAway(f"{self._host} did not send the URL of what it created.")
         return location
 
     def _read(self, model: type[ModelT], response: httpx.Response, **known: str) -> ModelT:
@@ -168,10 +168,10 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
 def _failure(response: httpx.Response) -> AcmeError:
     problem, retry_after = _problem(response), seconds_asked(response.headers)
     if response.status_code == httpx.codes.TOO_MANY_REQUESTS and not kind_of(problem):
-        return RateLimited(f"{response.url.host} is asked too often.", retry_after=retry_after)
+        return RateLimited(f"{response.url.host} received too many requests.", retry_after=retry_after)
     if kind_of(problem) in ("", "serverInternal") and response.is_server_error:
         said = problem.get("detail") or f"HTTP status {response.status_code}"
-        return AuthorityAway(f"{response.url.host} cannot answer now: {said}", retry_after=retry_after)
+        return AuthorityAway(f"{response.url.host} is temporarily unavailable: {said}", retry_after=retry_after)
     if not problem:
         return Refused(f"{response.url} answered with HTTP status {response.status_code}.", retry_after=retry_after)
     return refused(problem, retry_after=retry_after)

@@ -222,7 +222,7 @@ class IssuedCertificate(Actor):
             try:
                 leaf = _leaf(chain, key, names)
             except ValueError as error:
-                await self._fail(tx, row, Refused(f"What the authority sent cannot be used: {error}"))
+                await self._fail(tx, row, Refused(f"The certificate that the authority sent cannot be used: {error}"))
                 return None
             await tx.execute(
                 """UPDATE acme_certificates
@@ -342,7 +342,7 @@ class IssuedCertificate(Actor):
                     ErrorCode.RATE_LIMITED,
                     f"The last attempt failed {not_sooner_than.total_seconds() / 60:.0f} minutes ago or less: "
                     f"{row['last_error']}",
-                    hint="Authorities bound how many attempts may fail. Mend the cause, and try again later.",
+                    hint="Authorities limit failed attempts. Fix the cause, and try again later.",
                     details={"retry_after": int(again.total_seconds()) + 1},
                 )
         await tx.execute("UPDATE acme_certificates SET due_at = now(), renewal_asked = true WHERE name = $1", self.key)
@@ -432,7 +432,7 @@ class IssuedCertificate(Actor):
         there_is = (
             f"The current certificate expires on {row['not_after']:%Y-%m-%d %H:%M} UTC"
             if row["not_after"]
-            else "There is none yet"
+            else "There is no certificate yet"
         )
         message = (
             f"No certificate for {', '.join(row['names'])} from {urlsplit(row['directory']).hostname}: {error} "

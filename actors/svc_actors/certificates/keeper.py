@@ -181,7 +181,7 @@ class Keeper(Generic[ChallengesT]):
             challenge = authorization.challenge(wanted)
             if challenge is None:
                 offered = ", ".join(each.type for each in authorization.challenges)
-                refused_name = Refused(f"The authority does not take {wanted} for {name}, only {offered}.")
+                refused_name = Refused(f"The authority does not offer {wanted} for {name}, only {offered}.")
                 raise NamesRefused(str(refused_name), {authorization.name: refused_name})
             proofs.append(Proof(name, challenge.token, client.proof(challenge.token)))
             if challenge.status is Status.PENDING:

@@ -131,7 +131,7 @@ class Outbox:
     def _required(self) -> MailSettings:
         if self._settings is None:
             raise not_ready(
-                "This service sends no mail.", hint="The table [mail] of its settings says where to (docs/mail.md)."
+                "This service sends no mail.", hint="Configure it in the table [mail] of the settings (docs/mail.md)."
             )
         return self._settings
 
@@ -224,7 +224,7 @@ async def retry(tx: Transaction, mail_id: UUID) -> None:
     if row["state"] == MailState.SENT:
         raise conflict("This mail was sent.")
     if row["gone"]:
-        raise conflict("The link in this mail has run out, and the mail is gone with it.", hint="Have a new one sent.")
+        raise conflict("The link in this mail has expired, so the mail was removed.", hint="Request a new one.")
     await tx.execute(
         """
         UPDATE mails

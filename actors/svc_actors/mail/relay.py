@@ -158,7 +158,7 @@ def _judged(code: int, text: bytes | str) -> Outcome:
 def _words(error: Exception) -> str:
     match error:
         case smtplib.SMTPSenderRefused():
-            return f"it does not take the sender {error.sender}: {_reply(error.smtp_code, error.smtp_error)}"
+            return f"it rejected the sender {error.sender}: {_reply(error.smtp_code, error.smtp_error)}"
         case smtplib.SMTPResponseException():
             return _reply(error.smtp_code, error.smtp_error)
         case ssl.SSLCertVerificationError():

@@ -103,9 +103,9 @@ async def _point_out(tx: Transaction, left: list[int]) -> None:
         named = ", ".join(f"s{number}" for number in left[:_MOST_NAMED])
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
         message = (
-            f"This server has the files of sites that the panel has no record of: {named}{more}. Their numbers are not "
-            "given out again, and nothing was changed. Make such a site anew and copy its files, or remove its account "
-            "(userdel), its folder and its logs."
+            f"This server has the files of sites that the panel has no record of: {named}{more}. Their numbers are "
+            "not assigned again, and nothing was changed. Create such a site again and copy its files, or remove its "
+            "account (userdel), its folder and its logs."
         )
     await set_alert(tx, UNRECORDED_ALERT, message, severity=Severity.CRITICAL)
     old = "SELECT EXISTS (SELECT FROM alerts WHERE key = $1 AND closed_at IS NULL AND opened_at < now() - $2::interval)"

@@ -70,7 +70,7 @@ class _Outcome:
         if not told:
             return None
         return conflict(
-            f"The web server does not take the configuration of {'; '.join(told)}.",
+            f"The web server rejected the configuration of {'; '.join(told)}.",
             hint="The site is served as before; other sites are not affected.",
         )
 
@@ -185,6 +185,6 @@ class WebServer:
 
     async def _write_alerts(self, tx: Transaction) -> None:
         for number, words in self._left_out.items():
-            message = f"The web server does not take the configuration of site {number}: {words}"
+            message = f"The web server rejected the configuration of site {number}: {words}"
             await raise_alert(tx, f"{_ALERTS}{number}", message, severity=Severity.CRITICAL)
         await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{number}" for number in self._left_out])

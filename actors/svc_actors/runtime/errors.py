@@ -47,7 +47,7 @@ class ActorCrashed(DeliveryError):  # noqa: N818 - named for what it says
     """
 
     def __init__(self, actor: str, method: str) -> None:
-        super().__init__(actor, f"{actor} failed in {method}; whether the change was made must be looked up")
+        super().__init__(actor, f"{actor} failed in {method}; check whether the change was made")
 
 
 class HandlerOverdue(Exception):  # noqa: N818 - named for what it says

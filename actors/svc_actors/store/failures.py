@@ -136,7 +136,7 @@ def lost_before_commit() -> ServiceError:
 def outcome_unknown() -> ServiceError:
     return unavailable(
         "The connection to the database was lost while a change was being committed: its outcome is unknown.",
-        hint="Look whether the change is there before repeating it.",
+        hint="Check whether the change is there before repeating it.",
         details={"outcome": "unknown"},
     )
 

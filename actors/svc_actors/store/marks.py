@@ -244,8 +244,8 @@ class CommitMarks:
             await connection.command(REFUSE_KEYS, self._columns)
             await connection.command(_TELL, (self._holder, self.dealt))
             raise unavailable(
-                "The database has lost its last changes. Nothing was changed; the service starts again, and compares "
-                "the world with its records.",
+                "The database has lost its latest changes. Nothing was changed; the service restarts, and compares "
+                "the hosts with its records.",
                 details={"retry_after": 5},
             )
 

@@ -238,4 +238,4 @@ async def test_a_machine_with_snapshots_moves_with_a_restart_alone(database: Dat
             move.vm_id,
         )
         refused = await refusal(move.now.administrator, "vm.migrate", id=move.vm_id, node_id=move.beta)
-        assert "snapshots: it has 1" in refused.message
+        assert "snapshots: the machine has 1" in refused.message

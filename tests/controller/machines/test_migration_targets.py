@@ -72,7 +72,7 @@ async def test_a_running_machine_moves_live_and_one_that_is_off_offline(database
             {"machine_types": ["pc-i440fx-7.2", "pc-q35-7.1"]},
             "machine type: it lacks pc-q35-7.2, which the machine may have been defined with",
         ),
-        ({"accelerator": None}, "cpu: the hosts have not told what they are"),
+        ({"accelerator": None}, "cpu: the hosts have not reported their processors"),
     ],
 )
 async def test_what_is_in_the_way_of_going_live_is_said_as_well(
@@ -202,7 +202,7 @@ async def test_a_machine_goes_only_where_its_image_is_or_can_be_fetched(database
             now.world.image_id,
         )
 
-        assert unfetchable == (None, ["image: it does not have Demo, which has no checksum to fetch it by"])
+        assert unfetchable == (None, ["image: it lacks Demo, which has no checksum and so cannot be fetched"])
         assert await judged(now, vm_id) == ("live", [])
 
 
@@ -216,7 +216,7 @@ async def test_a_machine_that_is_not_known_to_run_or_to_be_off_moves_nowhere(dat
         away = await judged(now, vm_id)
         await database.execute("UPDATE nodes SET lost_at = now() WHERE id = $1", now.world.node_id)
 
-        assert rebooting == (None, ["machine: it is rebooting; only a running or a stopped one moves"])
+        assert rebooting == (None, ["machine: it is rebooting; only a running or a stopped one can be migrated"])
         assert away == (None, ["machine: its node alpha is offline"])
         assert await judged(now, vm_id) == (None, ["machine: its node alpha is lost"])
 
@@ -238,7 +238,7 @@ async def test_a_machine_that_is_busy_or_not_shown_since_a_restore_moves_nowhere
 
         assert backed_up == (None, ["machine: it is busy with vm.backup"])
         assert idle == ("live", [])
-        assert await judged(now, vm_id) == (None, ["machine: its node alpha has not shown it as it is recorded"])
+        assert await judged(now, vm_id) == (None, ["machine: its node alpha has not reported it as recorded yet"])
 
 
 async def test_only_administrators_see_where_a_machine_could_go(database: Database) -> None:

@@ -18,7 +18,7 @@ from tests.support.panel_core import listening_core
 from tests.support.panel_tenant import Tenant, records_of, tenant
 from tests.support.site_files import site_folder
 
-DEFECT = "Something went wrong inside the service"
+DEFECT = "The service failed internally"
 REFUSALS = {400: "invalid", 401: "unauthenticated", 403: "forbidden", 404: "not_found", 409: "conflict"}
 REFUSALS |= {405: "invalid", 413: "invalid", 429: "rate_limited"}
 OTHERS = [operation for operation in EVERY if operation not in OF_CUSTOMERS]

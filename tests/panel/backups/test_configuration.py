@@ -194,7 +194,7 @@ async def test_files_stay_away_while_the_web_server_has_not_taken_what_keeps_vis
     jobs = [await world.ended(await world.ada.post(f"/backups/{backup['id']}/restore", order)) for _ in range(2)]
 
     assert [job["status"] for job in jobs] == ["failed", "failed"]
-    assert all("the web server has not taken" in job["error"]["message"] for job in jobs), jobs
+    assert all("the web server has not applied" in job["error"]["message"] for job in jobs), jobs
     assert not file.exists()
 
 

@@ -42,7 +42,7 @@ async def test_backups_of_an_emptied_site_are_marked_and_leave_the_good_ones(
     assert [(each["files"], each["files_before"]) for each in bad] == [(0, good[0]["files"])] * 6
     assert len(listed) == 3 + 3
     assert len(opened) == 1
-    assert "has 0 files, and one before it has 23" in opened[0]["message"]
+    assert "has 0 files, and an earlier one has 23" in opened[0]["message"]
 
 
 async def test_the_alert_closes_when_the_files_are_back(world: Backed, restic: RecordedRestic) -> None:

@@ -174,9 +174,9 @@ async def test_a_name_below_the_wildcard_is_served_with_it_and_another_sites_is_
 @pytest.mark.parametrize(
     ("wish", "status", "words"),
     [
-        ({"wildcards": ["*.example.com"]}, 400, "dns-01 alone"),
-        ({"challenge": "http-01", "wildcards": ["*.example.com"]}, 400, "dns-01 alone"),
-        ({"challenge": "dns-01", "wildcards": ["*.example.org"]}, 400, "beyond the domains"),
+        ({"wildcards": ["*.example.com"]}, 400, "dns-01 only"),
+        ({"challenge": "http-01", "wildcards": ["*.example.com"]}, 400, "dns-01 only"),
+        ({"challenge": "dns-01", "wildcards": ["*.example.org"]}, 400, "not within the domains"),
         ({"challenge": "dns-01", "wildcards": ["*.com"]}, 400, "wildcards"),
         ({"challenge": "dns-01", "wildcards": ["www.example.com"]}, 400, "wildcard such as"),
         ({"challenge": "tls-alpn-01"}, 400, "challenge"),

@@ -55,7 +55,7 @@ async def test_a_knot_that_is_slow_is_told_of_as_one_that_is_away(
     shown = (await world.ada.get(f"/sites/{world.site}/dns")).json()["zone"]
 
     assert {answer.status_code for answer in created} == {201}
-    assert "has not done all of the change within" in created[0].json()["zone"]["problem"]
+    assert "has not completed the change within" in created[0].json()["zone"]["problem"]
     assert (shown["served"], shown["problem"]) == (True, None)
 
 

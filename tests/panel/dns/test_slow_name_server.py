@@ -149,8 +149,8 @@ async def test_an_agreement_that_takes_too_long_is_given_up_with_a_reason(
 
     change = await world.add("one")
 
-    assert (await change.finished()).problem == "Knot has not done all of the change within 0.05 seconds"
-    assert (await world.row()).problem == "Knot has not done all of the change within 0.05 seconds"
+    assert (await change.finished()).problem == "Knot has not completed the change within 0.05 seconds"
+    assert (await world.row()).problem == "Knot has not completed the change within 0.05 seconds"
 
 
 async def test_an_agreement_under_way_gets_time_to_end_when_the_service_stops(
@@ -169,7 +169,7 @@ async def test_an_agreement_under_way_gets_time_to_end_when_the_service_stops(
 
     row = await read_zone(panel_database, "example.test")
     assert added.status_code == 201
-    assert added.json()["zone"]["problem"] == "Knot has not done all of the change within 0.05 seconds"
+    assert added.json()["zone"]["problem"] == "Knot has not completed the change within 0.05 seconds"
     assert row is not None
     assert row.served is True
 

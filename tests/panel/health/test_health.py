@@ -161,7 +161,7 @@ INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatu
     (CheckName.QUEUE, stuck, CRITICAL, "7.0 hours"),
     (CheckName.DNS, no_names, CRITICAL, "no answer"),
     (CheckName.DNS, unserved, WARNING, "ada.example.com"),
-    (CheckName.CLOCK, not_kept, WARNING, "No time service"),
+    (CheckName.CLOCK, not_kept, WARNING, "not synchronized"),
     (CheckName.CLOCK, set_back, CRITICAL, "60 minutes"),
 )
 

@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[Callable[[World, Manifest], None], str]] = {
     ),
     "it needs a newer package": (
         lambda world, found: world.resign(found, package="1.1.0"),
-        "what the Debian package",
+        "it needs the Debian package",
     ),
     "it is for another machine": (lambda world, found: world.resign(found, architecture="arm64"), "it is for arm64"),
     "it leads out": (lambda world, found: archive_of(world, found, entry("../../evil")), "leads out of it"),

@@ -113,7 +113,7 @@ async def test_where_the_program_that_switches_does_not_start_the_order_is_taken
         job = await world.ordered()
         shown = await world.settled()
 
-    assert job["error"]["message"] == "It is not tried: systemd does not answer."
+    assert job["error"]["message"] == "The release was not started: systemd does not answer."
     assert not own.releases.ordered()
     assert (shown["last"]["state"], shown["job_id"]) == ("refused", None)
 

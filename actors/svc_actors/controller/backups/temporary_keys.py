@@ -144,7 +144,7 @@ async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Ne
                 async for piece in response.aiter_bytes():
                     answer += piece
                     if len(answer) > _MOST_ANSWER:
-                        raise NoTemporaryKeys("its answer is too long to be one")
+                        raise NoTemporaryKeys("its answer is too long")
     except (httpx.HTTPError, trio.TooSlowError) as error:
         raise NoTemporaryKeys(f"it does not answer ({type(error).__name__})", passing=True) from error
     return _keys(bytes(answer), response.status_code)

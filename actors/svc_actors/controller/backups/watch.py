@@ -165,5 +165,5 @@ async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> 
 async def _tell_late(database: Database, row: Record) -> None:
     """Raise the alert of a backup that is late. A backup that failed has an alert with its reason already, and is not
     listed here."""
-    why = f"It was due at {row['at']:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
+    why = f"It was due at {row['at']:%Y-%m-%d %H:%M} UTC, but has not been started on its node since."
     await database.transact(lambda tx: tell_missing(tx, row["id"], row["name"], row["project_id"], why))

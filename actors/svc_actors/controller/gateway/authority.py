@@ -134,7 +134,10 @@ class Authority:
             node_id,
         )
         if recent >= _CERTIFICATES_AN_HOUR:
-            raise rate_limited(f"This node was given {recent} certificates within an hour.", hint="Try again later.")
+            raise rate_limited(
+                f"This node has received {recent} certificates within an hour; no other was issued.",
+                hint="Try again later.",
+            )
         certificate = (
             self._builder(f"{node_id}", NODE_LIFETIME)
             .public_key(public_key)

@@ -130,7 +130,7 @@ class AgentConnection:
             with trio.move_on_after(patience) as sending:
                 await self._socket.send_message(encode(frame, self.hello.protocol))
             if sending.cancelled_caught:
-                raise AgentGone(f"the node took nothing for {patience:g} seconds")
+                raise AgentGone(f"the node accepted no data for {patience:g} seconds")
 
 
 async def greet(

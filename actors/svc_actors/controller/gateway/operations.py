@@ -90,7 +90,7 @@ class NodeLost(NodeUnavailable):
     """The node was declared lost: no outcome will come from it."""
 
     def __init__(self) -> None:
-        super().__init__("The node was declared lost; it no longer takes orders.")
+        super().__init__("The node was declared lost; nothing was sent to it.")
 
 
 # The limit of a lane is low where an operation makes the host work (transfers, backups, creations) or occupies a thread

@@ -178,7 +178,7 @@ async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: U
         raise not_found("There is no such node.")
     if node["mode"] != "managed":
         raise conflict(
-            f"The node {node['name']} is only observed: nothing is written to it.",
+            f"The node {node['name']} is only observed; no image was loaded.",
             hint="Set its mode to managed first.",
         )
     if image["digest"] is None:

@@ -89,8 +89,8 @@ async def require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
     """Raises conflict for a machine whose service keeps it switched off."""
     if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):
         raise conflict(
-            "The service that the machine belongs to is suspended, failed or terminated, so it stays off.",
-            hint="The billing system that sold the service can unsuspend it, and the machine is started with it.",
+            "The service that the machine belongs to is suspended, failed or terminated, so the machine stays off.",
+            hint="Unsuspend the service in the billing system that sold it; that starts the machine as well.",
         )
 
 
@@ -98,9 +98,10 @@ def require_confirmed(vm: MachineRow) -> None:
     """Raises unavailable if the controller was restored and the machine's host has not confirmed its record yet."""
     if vm.unconfirmed:
         raise unavailable(
-            "The service was restored from a backup, or its database has lost changes, and the machine's host has not "
-            "confirmed its record yet; nothing was changed.",
-            hint="Try again later. An administrator decides about machines that no host reports.",
+            "The controller was restored from a backup, or its database lost changes, and the machine's node has not "
+            "reported the machine since; nothing was changed.",
+            hint="Try again once the node has reported. For a machine that no node reports, see `svc node "
+            "orphans` (administrators).",
         )
 
 

@@ -103,8 +103,8 @@ async def adopt_unknown(
     without groups) and not_found (project, image, group)."""
     if machine.network.firewall is not None and not adoption.group_ids:
         raise conflict(
-            "The machine's host filters its traffic, and no security group is named: it would be open after the next "
-            "change.",
+            "The machine's host filters its traffic, but no security group was given: the next change would remove "
+            "the filter.",
             hint="Name its groups in group_ids; the audit log and the owner know the previous ones.",
         )
     groups = await usable_groups(tx, adoption.project_id, adoption.group_ids) if adoption.group_ids else []
@@ -134,7 +134,7 @@ async def adopt_differing(tx: Transaction, caller: Caller, machine: KeptMachine,
     """Change a machine's record to what its host has."""
     vm = await lock_machine(tx, machine.vm_id)
     if not vm.unconfirmed:
-        raise conflict("The machine's host has it as it is recorded.")
+        raise conflict("The record and the host of this machine agree; there is nothing to adopt.")
     status = _status(state)
     await tx.execute(
         """UPDATE vms SET unconfirmed = false, built_at = coalesce(built_at, now()), status = $2, status_reason = NULL,
@@ -161,7 +161,7 @@ async def trust_record(tx: Transaction, caller: Caller, vm_id: UUID) -> None:
     differences are applied."""
     vm = await lock_machine(tx, vm_id)
     if not vm.unconfirmed:
-        raise conflict("The machine's host has it as it is recorded.")
+        raise conflict("The record and the host of this machine agree; nothing was changed.")
     await tx.execute("UPDATE vms SET unconfirmed = false WHERE id = $1", vm.id)
     await audit.record(tx, caller, vm.target, {"record": "trusted"})
     await announce_machine(tx, vm.id)

@@ -52,7 +52,7 @@ class NodeQueries(Protocol):
 async def opening_parameters(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
     """The task's parameters. The machine may be running: it is not affected. Raises conflict, not_found."""
     if vm.node_id is None:
-        raise conflict("The machine is on no node that could read its backups.")
+        raise conflict("The machine is not placed on a node, so its backups cannot be read.")
     await copied_disks(tx, vm.id, copy_id)
     return {COPY: str(copy_id), SYSTEM: str(await rescue.newest_system(tx))}
 

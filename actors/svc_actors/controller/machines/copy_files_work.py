@@ -54,7 +54,7 @@ class CopyFilesWork:
             if refusal.failure is not FailureCode.NOT_FOUND or not elsewhere:
                 raise
             raise not_found(
-                "The backup lies at the target of the node that the machine was on when it was made, and the target of"
-                " its current node does not have it.",
+                "The backup is at the target of the machine's earlier node, and the target of its current node does "
+                "not have it.",
                 hint="Choose a backup made since the machine moved, or ask your provider to mount the same target.",
             ) from refusal

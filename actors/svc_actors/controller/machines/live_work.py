@@ -124,7 +124,7 @@ class LiveWork:
             if not arrived or not await self._commit_move(run.task):
                 raise lost
             await run.log(
-                "Its node was declared lost; the other node has all of the machine, which continues there.",
+                "The machine's node was declared lost; the other node has the whole machine, which continues there.",
                 level=LogLevel.WARNING,
             )
             return await self.finish(run)
@@ -138,8 +138,8 @@ class LiveWork:
         word = await self._asked_where(run, source, VmLiveSettle(vm_id=vm_id))
         if word.place is not LivePlace.ABSENT and await self._gone_back(run.task):
             await run.log(
-                "The other node was declared lost before it said that the guest goes on: the machine is where it was,"
-                " with its disks as they were when it left.",
+                "The target node was declared lost before it confirmed the migration: the machine is on its original "
+                "node, with its disks as they were before.",
                 level=LogLevel.WARNING,
             )
             await self._seen(vm_id, source, word.state, "asked after its other node was lost")

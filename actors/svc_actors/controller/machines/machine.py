@@ -355,7 +355,8 @@ class Machine(Actor):
         require_not_in_rescue(vm, "given a password")
         if vm.status is not MachineStatus.RUNNING:
             raise conflict(
-                f"A password is set through the guest's agent, and the machine is {vm.status.value}.",
+                f"The machine is {vm.status.value}, and a password is set by the guest's agent, which needs a "
+                "running machine; nothing was changed.",
                 hint=run_it_first(vm.status),
                 details={"status": vm.status.value},
             )
@@ -442,7 +443,7 @@ class Machine(Actor):
             vm = await idle(tx, self.vm_id)
             if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
                 raise conflict(
-                    f"The machine is {vm.status.value}, so its volumes are left as they are.",
+                    f"The machine is {vm.status.value}, so its volumes were not changed.",
                     details={"status": vm.status.value},
                 )
             volume, parameters = await volume_orders.machine_task(tx, order, vm_id=vm.id, node_id=vm.node_id)

@@ -39,7 +39,8 @@ async def record_medium(tx: Transaction, vm: MachineRow, new: NewMedium) -> dict
     """Record the desired medium; returns the task's parameters. Raises conflict, not_found."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(
-            f"The machine is {vm.status.value}, so its drive is left as it is.", details={"status": vm.status.value}
+            f"The machine is {vm.status.value}, so its CD-ROM drive was not changed.",
+            details={"status": vm.status.value},
         )
     if new.image_id is None and vm.iso_image_id is None:
         raise conflict("There is nothing in the machine's CD-ROM drive.")

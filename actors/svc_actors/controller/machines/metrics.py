@@ -27,7 +27,7 @@ async def machine_metrics(
     after a migration. If there would be too many points, the resolution is made coarser. Raises unavailable if the node
     is offline."""
     if node_id is None:
-        raise unavailable("The machine is on no node, so nothing measures it.")
+        raise unavailable("The machine is not placed on a node, so it is not measured.")
     resolution = max(resolution_seconds, -(-hours * 3600 // MAX_POINTS))
     operation = VmMetrics(vm_id=vm_id, resolution_seconds=resolution, hours=hours)
     try:

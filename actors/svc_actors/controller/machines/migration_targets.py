@@ -118,11 +118,11 @@ def _of_itself(machine: Record) -> list[str]:
     # Only the first reason is returned. The others may only follow from it: a machine that is being created is also
     # busy.
     if machine["status"] not in (MachineStatus.RUNNING, MachineStatus.STOPPED):
-        return [f"machine: it is {machine['status']}; only a running or a stopped one moves"]
+        return [f"machine: it is {machine['status']}; only a running or a stopped one can be migrated"]
     if machine["node_state"] != "online":
         return [f"machine: its node {machine['node_name']} is {machine['node_state']}"]
     if machine["unconfirmed"]:
-        return [f"machine: its node {machine['node_name']} has not shown it as it is recorded"]
+        return [f"machine: its node {machine['node_name']} has not reported it as recorded yet"]
     if machine["busy_with"] is not None:
         return [f"machine: it is busy with {machine['busy_with']}"]
     return []
@@ -139,7 +139,7 @@ def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str
     found += [reason for pool in pools if (reason := _pool(pool, node)) is not None]
     found += _network(machine, pools, node["facts"])
     if not node["has_image"] and machine["digest"] is None:
-        found.append(f"image: it does not have {machine['image_name']}, which has no checksum to fetch it by")
+        found.append(f"image: it lacks {machine['image_name']}, which has no checksum and so cannot be fetched")
     return found
 
 
@@ -182,20 +182,20 @@ def _not_live_itself(machine: Record) -> list[str]:
     if machine["observed_state"] == DomainState.PAUSED:
         found.append("machine: its guest is paused")
     if machine["iso_image_id"] is not None:
-        found.append("cdrom: there is an ISO in its drive, which is of its node")
+        found.append("cdrom: the machine's drive holds an ISO, which is only on its current node")
     if machine["snapshots"]:
-        found.append(
-            f"snapshots: it has {machine['snapshots']}, and a live move takes only what the guest sees of its disk"
-        )
+        found.append(f"snapshots: the machine has {machine['snapshots']}, which a live migration does not take along")
     if (agent := machine["agent_protocol"]) is None or agent < _LIVE_SINCE:
-        found.append(f"agent: that of the machine's node speaks protocol {agent}, and live moves are of {_LIVE_SINCE}")
+        found.append(
+            f"agent: the agent of the machine's node speaks protocol {agent}; live migration needs {_LIVE_SINCE}"
+        )
     return found
 
 
 def _knows_no_live(node: Record) -> list[str]:
     agent = node["agent_protocol"]
     if agent is None or agent < _LIVE_SINCE:
-        return [f"agent: it speaks protocol {agent}, and live moves are of {_LIVE_SINCE}"]
+        return [f"agent: it speaks protocol {agent}; live migration needs {_LIVE_SINCE}"]
     return []
 
 
@@ -203,7 +203,7 @@ def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
     """Why the other host could not continue the running guest. A fact that either host has not reported counts against
     the other host."""
     if here["accelerator"] is None or there["accelerator"] is None:
-        return ["cpu: the hosts have not told what they are"]
+        return ["cpu: the hosts have not reported their processors"]
     found = []
     if here["accelerator"] != there["accelerator"]:
         found.append(f"cpu: it runs guests by {there['accelerator']}, and the machine's node by {here['accelerator']}")

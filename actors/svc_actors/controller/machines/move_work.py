@@ -149,8 +149,8 @@ class MoveWork:
         digest = await self._database.fetchval("SELECT digest FROM images WHERE id = $1", image_id)
         if kept.image_digest != digest:
             raise conflict(
-                "The machine's disk stands on an earlier version of its image, which no other node can fetch; it was"
-                " left where it is.",
+                "The machine's disk is based on an earlier version of its image, which no other node can fetch; the "
+                "machine was not moved.",
                 hint="Reinstall it, or restore a backup of it to a machine on the other node.",
             )
         if kept.disks != await machine_disks(self._database, vm_id):

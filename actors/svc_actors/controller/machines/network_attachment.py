@@ -125,7 +125,7 @@ def require_changeable(vm: MachineRow) -> None:
     """Raises conflict for a machine that is being deleted, is deleted, or has failed."""
     if vm.status in (MachineStatus.DELETING, MachineStatus.DELETED, MachineStatus.FAILED):
         raise conflict(
-            f"The machine is {vm.status.value}; its network was left as it is.", details={"status": vm.status.value}
+            f"The machine is {vm.status.value}; its network was not changed.", details={"status": vm.status.value}
         )
 
 
@@ -168,7 +168,7 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
     fitting = [row for row in rows if row["family"] == family and row["mixes"] and _unfit(row) is None]
     if not fitting:
         raise capacity(
-            f"No pool offers the machine an IPv{family} address where it is; nothing was changed.",
+            f"No pool of the machine's network has IPv{family} addresses for its node; nothing was changed.",
             hint="An administrator adds a pool to the machine's network.",
         )
     return fitting

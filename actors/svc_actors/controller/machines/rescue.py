@@ -100,7 +100,10 @@ async def newest_system(queryable: Queryable) -> UUID:
     """As `system_for`, for showing the files of a backup. Raises conflict."""
     row = await _newest(queryable)
     if row is None:
-        raise conflict("There is no rescue system, which shows the files of backups.", hint=_INSTALL)
+        raise conflict(
+            "There is no rescue system, which is needed to read the files of backups; nothing was opened.",
+            hint=_INSTALL,
+        )
     system: UUID = row["id"]
     return system
 

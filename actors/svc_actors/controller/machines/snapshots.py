@@ -68,7 +68,7 @@ async def record_order(tx: Transaction, vm: MachineRow, order: SnapshotOrder) ->
     """Record the order; returns the task's parameters. `vm` is locked and has no task. Raises conflict, not_found."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(
-            f"The machine is {vm.status.value}, so its snapshots are left as they are.",
+            f"The machine is {vm.status.value}, so its snapshots were not changed.",
             details={"status": vm.status.value},
         )
     match order:

@@ -166,7 +166,7 @@ def require_offered(setup: Setup | None) -> None:
     if setup.password_set_at is not None:
         raise conflict("The machine has the password that was ordered, and no other one is offered.", hint=again)
     if setup.credential_taken_at is not None:
-        raise conflict(f"The password was taken at {setup.credential_taken_at:%Y-%m-%d %H:%M} UTC.", hint=again)
+        raise conflict(f"The password was already read, at {setup.credential_taken_at:%Y-%m-%d %H:%M} UTC.", hint=again)
 
 
 async def own_password(gateway: NodeQueries, *, node_id: UUID | None, vm_id: UUID) -> str:

@@ -351,8 +351,8 @@ class MachineWork:
             if at.target_id is not None or at.node_id == run.task.node_id:
                 raise
             raise not_found(
-                "The backup lies at the target of the node that the machine was on when it was made, and the target of"
-                " its current node does not have it; the machine was not changed.",
+                "The backup is at the target of the machine's earlier node, and the target of its current node does "
+                "not have it; the machine was not changed.",
                 hint="Choose a backup made since the machine moved, or ask your provider to mount the same target.",
             ) from refusal
 

@@ -223,7 +223,7 @@ async def start_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
         if held["is_primary"]:
             raise conflict(
                 f"{held['text']} is the machine's primary address, which cannot be detached.",
-                hint="The primary address goes with the machine.",
+                hint="The primary address is released when the machine is deleted.",
             )
     rows = await tx.fetch(
         """UPDATE allocations SET state = 'releasing', release_id = nextval('releases'), changed_at = now()

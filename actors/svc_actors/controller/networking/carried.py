@@ -56,7 +56,8 @@ async def require_heard(tx: Transaction, pool: Pool) -> None:
         others = f" and {silent['number'] - 1} more" if silent["number"] > 1 else ""
         raise unavailable(
             "The controller was restored from a backup, or its database has lost changes, and node "
-            f"{silent['first']}{others} has not said yet which addresses its host carries: none is given out.",
+            f"{silent['first']}{others} has not reported yet which addresses its host carries: no address was "
+            "assigned.",
             hint="Try again once the nodes are back. An administrator can write off a node that is lost.",
         )
 

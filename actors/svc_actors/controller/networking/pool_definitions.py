@@ -108,7 +108,7 @@ def define(new: NewPool) -> PoolDefinition:
     if topology == "nat" and slots.family == 6:
         raise wrong_field(
             "topology",
-            "IPv6 is not translated",
+            "nat is only for IPv4",
             hint="Every guest has a sub-prefix of its own: choose routed or bridged.",
         )
     if new.vlan is not None and topology != "bridged":
@@ -123,7 +123,7 @@ def define(new: NewPool) -> PoolDefinition:
         _inside(slots, "gateway", gateway)
     for server in new.nameservers:
         if server.is_loopback or server.is_unspecified or server.is_multicast:
-            raise wrong_field("nameservers", f"a guest cannot ask {server}")
+            raise wrong_field("nameservers", f"guests cannot use {server} as a DNS server")
     definition = PoolDefinition(
         cidr=slots.cidr,
         prefix_len=slots.prefix_len,
@@ -147,10 +147,10 @@ def define(new: NewPool) -> PoolDefinition:
 def _slots(cidr: IPNetwork, prefix_len: int | None) -> Slots:
     nobodys = next((each for each in _NOBODYS if each.version == cidr.version and cidr.overlaps(each)), None)
     if nobodys is not None:
-        raise wrong_field("cidr", f"no guest has an address in {nobodys}")
+        raise wrong_field("cidr", f"guests cannot have addresses in {nobodys}")
     if cidr.version == 4:
         if prefix_len not in (None, 32):
-            raise wrong_field("prefix_len", "a machine receives single addresses of an IPv4 pool")
+            raise wrong_field("prefix_len", "must be left out for IPv4: machines get single addresses of the pool")
         if cidr.prefixlen > 30:
             raise wrong_field("cidr", "an IPv4 pool is a /30 or larger")
         return Slots(cidr, 32)
@@ -159,7 +159,8 @@ def _slots(cidr: IPNetwork, prefix_len: int | None) -> Slots:
         raise wrong_field("prefix_len", f"a sub-prefix of {cidr} is a /{cidr.prefixlen} to a /128")
     if prefix_len - cidr.prefixlen > MOST_SLOT_BITS:
         raise wrong_field(
-            "prefix_len", f"{cidr} has more /{prefix_len} than are counted; a pool has at most 2^{MOST_SLOT_BITS}"
+            "prefix_len",
+            f"{cidr} has too many sub-prefixes of the length /{prefix_len}; a pool has at most 2^{MOST_SLOT_BITS}",
         )
     return Slots(cidr, prefix_len)
 

@@ -301,7 +301,8 @@ class Node(Actor):
         async def lose(tx: Transaction, node: NodeRecord) -> None:
             if node.connection is NodeState.ONLINE or self._services.gateway.is_online(self.node_id):
                 raise conflict(
-                    f"Node {node.name} is online; nothing was changed.", hint="A node that answers is not lost."
+                    f"Node {node.name} is online; nothing was changed.",
+                    hint="Only a node that is offline can be declared lost.",
                 )
             await self._services.authority.revoke(tx, self.node_id)
             lost = await tx.fetchone(

@@ -125,9 +125,10 @@ async def _tell_of_left_out(
     await raise_alert(
         tx,
         carried_alert(node_id),
-        f"Node {node} says that its host carries {number} addresses for {len(carried)} machines that the records do not"
-        f" have there; {left_out} of them are not set aside and may be given to others. At most {MOST_CARRIED} are, and"
-        " a quarter of a pool. See to the host; reserve the addresses if they are used.",
+        f"Node {node} reports that its host carries {number} addresses for {len(carried)} machines that have no "
+        f"record there; {left_out} of them are not reserved and may be assigned to other machines. At most "
+        f"{MOST_CARRIED} are reserved, and a quarter of a pool. Check the host, and reserve the addresses if they "
+        "are in use.",
         severity=Severity.CRITICAL,
         resource_kind="node",
         resource_id=node_id,

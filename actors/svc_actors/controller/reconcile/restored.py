@@ -44,7 +44,7 @@ async def record_restoration(tx: Transaction, *, taken_at: datetime, release: st
             continue
         ending = Ending(
             TaskStatus.FAILED,
-            f"Interrupted: {past} and shows {when}. Whether this was done before, the machine itself shows.",
+            f"Interrupted: {past} and shows {when}. Check on the machine itself whether this was done before.",
             error_code=ErrorCode.UNAVAILABLE,
         )
         await end_task(tx, task.id, ending)

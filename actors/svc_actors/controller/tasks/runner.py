@@ -416,7 +416,7 @@ class TaskRunner:
             return None  # The task stays open and is resumed without a deadline.
         await run.withdraw()
         if overdue.cancelled_caught:
-            return failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
+            return failed(ErrorCode.UNAVAILABLE, "The task had no outcome before its deadline.")
         # The work was cut short either by a cancellation, or by `abandon`: then another transaction has written the
         # end.
         return Ending(TaskStatus.CANCELLED, "Cancelled.") if run.cancel_requested else None

@@ -263,9 +263,9 @@ async def _tell_of_left_out(tx: Transaction, node_id: UUID, left_out: Sequence[s
     await raise_alert(
         tx,
         found_alert(node_id),
-        f"Node {node} says that it has {len(left_out)} more disks that no record knows, and they are not recorded:"
-        f" {_few(left_out)}. {MOST_FOUND} of nobody, and {MOST_VOLUMES} volumes of a machine, are. Delete or give away"
-        " those that are recorded of it, and see to the host.",
+        f"Node {node} reports {len(left_out)} more disks without a record, which were not added: {_few(left_out)}. "
+        f"At most {MOST_FOUND} disks without an owner are recorded of a node, and {MOST_VOLUMES} volumes of a "
+        "machine. Delete the recorded ones or assign them to a project, and check the host.",
         resource_kind="node",
         resource_id=node_id,
     )

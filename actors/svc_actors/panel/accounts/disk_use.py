@@ -66,7 +66,7 @@ async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> i
         if allowed is not None and used + size > allowed * MIB:
             raise conflict(
                 f"{what} may have {allowed} MiB on the disk, and {-(-used // MIB)} are used; nothing was written.",
-                hint="Delete files, databases or exports, or ask for more. They are counted again within the hour.",
+                hint="Delete files, databases or exports, or ask for more space. They are measured hourly.",
             )
         if allowed is not None:
             room = allowed * MIB - used

@@ -51,7 +51,8 @@ async def deploy_key_for(queryable: Queryable, site: SiteRow, repository: SshRep
     if key is None:
         raise conflict(
             f"{site.domain} has no deploy key for {repository.host}, port {repository.port}. Nothing was started.",
-            hint=f"`svc app deploy-key-make {site.domain} {repository.host}` makes one, to be given to that host.",
+            hint=f"Create one with `svc app deploy-key-make {site.domain} {repository.host}`, and add its public "
+            "half at that host.",
         )
     return key
 
@@ -66,7 +67,10 @@ async def write_deploy_key(
         await tx.execute("UPDATE app_deploy_keys SET host_key = $2 WHERE id = $1", key.id, host_key)
         return replace(key, host_key=host_key)
     if len(await deploy_keys_of(tx, site.id)) >= MOST:
-        raise conflict(f"{site.domain} has {MOST} deploy keys; no other was made.", hint="Delete one of them first.")
+        raise conflict(
+            f"{site.domain} already has {MOST} deploy keys, which is the limit; none was created.",
+            hint="Delete one of them first.",
+        )
     private, public = new_key_pair(f"deploy@{site.domain}")
     row = await tx.fetchone(
         f"""INSERT INTO app_deploy_keys (site_id, host, port, host_key, public_key, sealed_private_key)

@@ -103,7 +103,7 @@ class AppDeployment:
         async with self._removed_if_it_fails(run, site):
             application = self._actors.ref(SiteApp, str(site.id))
             await finished(application.ask(SiteApp.run_deployment, run.parameters["number"]))
-        await run.log("Visitors come to it.")
+        await run.log("Visitors now reach the new release.")
 
     async def tidy(self, run: JobRun) -> None:
         site = await self._site(run)

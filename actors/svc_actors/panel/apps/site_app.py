@@ -108,7 +108,7 @@ class SiteApp(Actor):
         await write_wanted(tx, app, running=True)
 
     def _follow(self) -> Ordered[None]:
-        what = "The change is recorded, but the application has not taken it yet"
+        what = "The change is recorded, but the application does not use it yet"
         return self._host_work.order(f"SiteApp:{self.key}", "change", self._follow_now, what=what)
 
     async def _follow_now(self) -> None:
@@ -124,7 +124,7 @@ class SiteApp(Actor):
                 await self._replace(site, app, app.wanted)
         except AppError as error:
             raise unavailable(
-                f"The application of {site.domain} is not in the ordered state: {error}",
+                f"The application of {site.domain} could not be brought into the requested state: {error}",
                 hint="It is retried automatically.",
             ) from error
 

@@ -54,7 +54,7 @@ async def replace_variables(
     of the application is locked. Raises `invalid` for a None without a current value."""
     before = await open_variables(tx, sealer, site_id)
     if absent := sorted(name for name, value in values.items() if value is None and name not in before):
-        raise wrong_field("variables", f"has no value to keep of {', '.join(absent)}: there is none yet")
+        raise wrong_field("variables", f"null keeps the current value, but these have none yet: {', '.join(absent)}")
     after = {name: before[name] if value is None else value for name, value in values.items()}
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     await tx.execute("DELETE FROM app_variables WHERE site_id = $1 AND name = ANY($2)", site_id, changed)

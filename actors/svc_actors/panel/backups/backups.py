@@ -77,7 +77,9 @@ class Backups:
         jobs.handle(CREATE, self._work)
         jobs.handle(RESTORE, self._restore)
         jobs.handle(DELETE, DeletionWork(self._tools))
-        jobs.handle(PUT_BACK, PutBackWork(self._tools), irrevocable="The databases are not whole without it.")
+        jobs.handle(
+            PUT_BACK, PutBackWork(self._tools), irrevocable="Without this job the databases would stay incomplete."
+        )
         jobs.handle(DRILL, DrillWork(self._tools))
 
     async def recover(self) -> None:

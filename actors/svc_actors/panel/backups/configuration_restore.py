@@ -76,7 +76,7 @@ class ConfigurationRestore:
         there = await read_site(self.database, site.id)
         # It is not enough that an earlier attempt has recorded the settings: the web server must have taken them.
         if there is None or there.served < there.wanted:
-            raise unavailable("the web server has not taken what keeps visitors out")
+            raise unavailable("the web server has not applied the denied and protected paths")
 
     async def restore(self, run: JobRun, site: SiteRow, configuration: Configuration) -> None:
         """Raises ServiceError if a part could not be restored; parts that were restored before stay."""

@@ -134,7 +134,7 @@ class DatabaseBackups:
             for dump, row in targets:
                 await self.set_aside(run, row, aside)
                 await self._load(run, site, row, content / FOLDER / dump.file)
-                await run.log(f"{row.name} has what the backup holds of it.")
+                await run.log(f"{row.name} was restored from the backup.")
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self.put_back(run, site, aside)
@@ -147,7 +147,7 @@ class DatabaseBackups:
             file = aside / _file(row.engine, row.name)
             if file.exists():
                 await self._load(run, site, row, file)
-                await run.log(f"{row.name} has again what it had before.")
+                await run.log(f"{row.name} has its previous contents again.")
         await trio.to_thread.run_sync(_remove, aside)
 
     async def set_aside(self, run: JobRun, row: DatabaseRow, aside: Path) -> None:

@@ -50,7 +50,7 @@ class DrillWork:
             _, backup, repository = await self._of(run)
             await self._tools.open_for_restore(run, repository, backup.id)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
-            await run.log(f"The backup of {backup.created_at:%Y-%m-%d %H:%M} UTC is tried; the site is not touched.")
+            await run.log(f"Testing the backup of {backup.created_at:%Y-%m-%d %H:%M} UTC; the site is not touched.")
 
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -80,7 +80,7 @@ class DrillWork:
                 raise unavailable(f"{verified.wrong:,} entries differ from what was backed up ({verified.named[0]}).")
             await self._tools.databases.verify_fetched(self._new(run) / CONTENT, await self._tools.dumped(run))
             await run.transact(partial(write_compared, job_id=run.id, entries=verified.entries))
-            await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
+            await run.log(f"{verified.entries:,} entries match the backup, byte for byte.")
 
     async def try_databases(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -100,7 +100,7 @@ class DrillWork:
 
     async def remove(self, run: JobRun) -> None:
         await self._tools.clean(run.id)
-        await run.log("Nothing of it is left.")
+        await run.log("The test copy was removed.")
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         await end_drill(tx, job)
@@ -117,7 +117,7 @@ class DrillWork:
         wanted = await trio.to_thread.run_sync(content_of, file)
         if await trio.to_thread.run_sync(content_of, again) != wanted:
             raise unavailable(f"{dump.name} differs from what was backed up after loading.")
-        await run.log(f"{dump.name} has the tables and rows that were backed up.")
+        await run.log(f"{dump.name} has the tables and rows of the backup.")
 
     async def _local(self, run: JobRun) -> Repository:
         _, _, repository = await self._of(run)

@@ -40,9 +40,10 @@ async def tell_of_reduced(tx: Transaction, repository: RepositoryRow, files: int
         await close_alert(tx, key)
         return
     message = (
-        f"The backup of {repository.domain} has {files:,} files, and one before it has {before:,}. Both are kept; "
-        "such a backup removes none of those before it. If the site has lost its files, restore them from an earlier "
-        "backup. If it was made smaller on purpose, acknowledge this alert: the next backup is the usual size then."
+        f"The backup of {repository.domain} has {files:,} files, and an earlier one has {before:,}. Both are kept: a "
+        "backup with so few files removes no earlier one. If the site has lost its files, restore them from an "
+        "earlier backup. If it was made smaller on purpose, acknowledge this alert: the next backup is the usual "
+        "size then."
     )
     await raise_alert(tx, key, message, resource_kind="site", resource_id=repository.site_id)
 

@@ -117,7 +117,7 @@ class RestoreWork:
                     "the site was not changed.",
                     hint="The job's log names them. Restore another backup.",
                 )
-            await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
+            await run.log(f"{verified.entries:,} entries match the backup, byte for byte.")
 
     async def load_databases(self, run: JobRun) -> None:
         """If the core is killed during this step, a MariaDB database stays partly loaded: the next core puts its former
@@ -177,7 +177,7 @@ class RestoreWork:
         restored = self._tree(run) / path
         await trio.to_thread.run_sync(hand_in, folder.path, folder.uid, restored, TEMPORARY.decode(), name)
         await self._files.ask(folder, PlaceRestored(name, path), seconds=_PLACE_SECONDS)
-        return f"{path} was put into its place."
+        return f"{path} was restored."
 
     async def _make_home(self, site: SiteRow) -> None:
         """Create the home of a site whose folder was lost. No repair creates it, because it would be empty."""

@@ -79,7 +79,7 @@ class BackupWork:
             await run.log(f"{scanned.files:,} files with {scanned.bytes:,} bytes; {scanned.new_bytes:,} are new.")
             if scanned.left_out:
                 named = ", ".join(scanned.named[:10])
-                await run.log(f"{scanned.left_out:,} entries are no files of the site's and are left out: {named}")
+                await run.log(f"{scanned.left_out:,} entries do not belong to the site and are left out: {named}")
 
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -128,7 +128,9 @@ class BackupWork:
             made = [noted["snapshot_id"]]
             settled = await restic.settle(run.program, local, made[0], self._home(site), work, site.account.uid)
             if settled.changed:
-                await run.log(f"{settled.changed:,} entries were changed meanwhile, and are as they were at the end.")
+                await run.log(
+                    f"{settled.changed:,} entries changed during the backup, and are stored as they were at its end."
+                )
             if not settled.exact:
                 made.append(await restic.keep_file(run.program, local, work / "manifest", [backup.tag, MANIFEST]))
             if await trio.to_thread.run_sync(self._places.is_checked, repository.id):

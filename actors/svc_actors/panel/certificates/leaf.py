@@ -51,7 +51,7 @@ def parsed(chain: str, key: bytes) -> Parsed:
     except ValueError:
         raise CertificateError("The certificate or its key is not in PEM, or is cut short.") from None
     if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey):
-        raise CertificateError("The key is of a kind that browsers do not take: use RSA or ECDSA.")
+        raise CertificateError("The key is of a kind that browsers do not accept: use RSA or ECDSA.")
     if isinstance(private, rsa.RSAPrivateKey) and private.key_size < _SMALLEST_RSA:
         raise CertificateError(f"An RSA key has at least {_SMALLEST_RSA} bits; this one has {private.key_size}.")
     if isinstance(private, ec.EllipticCurvePrivateKey) and not isinstance(private.curve, _CURVES):

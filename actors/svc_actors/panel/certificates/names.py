@@ -48,7 +48,7 @@ def chosen_wildcards(given: Sequence[str], names: SiteNames) -> list[str]:
         except ServiceError as error:
             raise wrong_field("wildcards", f"{text}: {error.message}") from error
         if not names.may_have(wildcard):
-            raise wrong_field("wildcards", f"{wildcard} is beyond the domains of this site: {_listed(names.zones)}")
+            raise wrong_field("wildcards", f"{wildcard} is not within the domains of this site: {_listed(names.zones)}")
         found.append(wildcard)
     return sorted(set(found))
 

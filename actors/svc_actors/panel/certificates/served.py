@@ -48,7 +48,7 @@ async def compare_served(database: Database, serving: Serving) -> None:
 async def _compare(database: Database, serving: Serving, site_id: UUID, domain: str, fingerprint: str) -> None:
     seen = await shown_at(serving, domain)
     words = "the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}."
-    message = f"Visitors of {domain} are not shown the certificate that was installed for it: {words}"
+    message = f"Visitors of {domain} do not get the certificate that was installed for it: {words}"
 
     async def work(tx: Transaction) -> None:
         # The site's row is locked, so that a deletion, which closes the alert, comes either before this or after it.

@@ -153,7 +153,9 @@ class SiteCertificates:
         else:
             wildcards = list(before.wildcards) if challenge is ChallengeType.DNS_01 else []
         if wildcards and challenge is not ChallengeType.DNS_01:
-            raise wrong_field("wildcards", "authorities certify them by dns-01 alone", hint="Give it as challenge.")
+            raise wrong_field(
+                "wildcards", "authorities issue wildcards by dns-01 only", hint="Set challenge to dns-01."
+            )
         certified = names.certified(wildcards)
         if challenge is ChallengeType.DNS_01:
             await self._proving.require(site.owner_id, certified, names.zones)

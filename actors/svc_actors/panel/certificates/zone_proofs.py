@@ -49,7 +49,7 @@ class ZoneProofs:
         except ServiceError as error:
             raise AcmeError(f"{error.message} {error.hint or ''}".rstrip()) from error
         except DomainError as error:
-            raise AcmeError(f"The proofs could not be written into the zone: {error}") from error
+            raise AcmeError(f"The challenge records could not be written to the zone: {error}") from error
         if refused:
             raise NamesRefused(" ".join(dict.fromkeys(map(str, refused.values()))), refused)
 

@@ -159,7 +159,7 @@ class SiteDatabases:
             await write_problem(self._database, subject, str(error))
             log.warning("databases.not_done", name=subject.name, engine=subject.engine.value, error=str(error))
             raise unavailable(
-                f"{subject.name} is not in the ordered state yet: {error}",
+                f"{subject.name} could not be brought into the requested state yet: {error}",
                 hint="It is retried every 30 s until it succeeds.",
             ) from error
 

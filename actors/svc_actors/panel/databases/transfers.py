@@ -82,7 +82,10 @@ async def start_export(tx: Transaction, caller: Caller, database: DatabaseRow) -
     await require_disk_room(tx, database.site_id, 0)
     held = await tx.fetchval("SELECT count(*) FROM database_exports WHERE database_id = $1", database.id)
     if held >= MOST_EXPORTS:
-        raise conflict(f"The database has {MOST_EXPORTS} exports; none was started.", hint="Delete one of them.")
+        raise conflict(
+            f"The database already has {MOST_EXPORTS} exports, which is the limit; no export was started.",
+            hint="Delete an export first (`svc database-export delete`).",
+        )
     export_id = await tx.fetchval(
         """INSERT INTO database_exports (database_id, expires_at) VALUES ($1, now() + make_interval(days => $2))
            RETURNING id""",

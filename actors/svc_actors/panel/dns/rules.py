@@ -73,7 +73,7 @@ def check_name(zone: str, record: NewRecord) -> None:
         why = {
             _T.CNAME: "a zone's own name cannot be an alias: it has NS and SOA records",
             _T.NS: "the name servers of the zone itself are this server's",
-            _T.DS: "a DS record of the zone itself belongs into its parent, at the registrar",
+            _T.DS: "a DS record of the zone itself belongs in its parent zone, at the registrar",
         }
         raise wrong_field("name", why[type_])
     relative = name.removesuffix(zone).removesuffix(".")
@@ -143,8 +143,9 @@ def _check_delegation(zone: str, others: Sequence[NewRecord], record: NewRecord)
         for other in others:
             if is_within(other.name, record.name) and not _may_be_at(other, record.name):
                 raise conflict(
-                    f"{other.name} has a {other.type} record, which nobody finds once {record.name} is delegated.",
-                    hint="Remove it first, and have the other name servers answer it.",
+                    f"{other.name} has a {other.type} record, which resolvers no longer find once {record.name} is "
+                    "delegated.",
+                    hint="Remove it first, and have the other name servers serve it.",
                 )
     if (above := delegation_above(zone, cuts, record)) is not None:
         raise conflict(

@@ -93,7 +93,7 @@ def _in_time() -> Iterator[None]:
 
 
 def _too_slow(seconds: float) -> str:
-    return f"Knot has not done all of the change within {seconds:g} seconds"
+    return f"Knot has not completed the change within {seconds:g} seconds"
 
 
 class DnsZone(Actor):

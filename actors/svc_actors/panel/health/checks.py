@@ -110,7 +110,7 @@ class Checks:
     async def inodes(self, before: HealthStatus) -> Finding:
         value = (await trio.to_thread.run_sync(self.vitals.filled, self.data)).inodes
         if value is None:
-            return Finding(HealthStatus.OK, f"The file system of {self.data} has no limit of files.")
+            return Finding(HealthStatus.OK, f"The file system of {self.data} has no limit of inodes.")
         return Finding(FILLED.judged(value, before), f"{value:.0f} % of the inodes of {self.data} are used.", value)
 
     async def memory(self, before: HealthStatus) -> Finding:
@@ -207,7 +207,7 @@ class Checks:
                GROUP BY name ORDER BY since DESC"""
         )
         if not rows:
-            return Finding(HealthStatus.OK, "What is backed up is copied.", 0)
+            return Finding(HealthStatus.OK, "Every backup is copied to its targets.", 0)
         status = HealthStatus.CRITICAL if rows[0]["since"] > REMOTE_FAILED else HealthStatus.WARNING
         return Finding(status, _several("Backups are not copied to", [row["name"] for row in rows]), len(rows))
 
@@ -246,8 +246,8 @@ class Checks:
         behind = await self.database.fetchval("SELECT at - now() FROM audit ORDER BY id DESC LIMIT 1")
         if behind is not None and behind > CLOCK_BEHIND:
             seconds = behind.total_seconds()
-            message = f"The clock is {seconds / 60:.0f} minutes before what was recorded last."
+            message = f"The clock is {seconds / 60:.0f} minutes behind the last recorded time."
             return Finding(HealthStatus.CRITICAL, message, seconds)
         if not await trio.to_thread.run_sync(self.vitals.synchronised):
-            return Finding(HealthStatus.WARNING, "No time service keeps the clock.", 0)
-        return Finding(HealthStatus.OK, "A time service keeps the clock.", 0)
+            return Finding(HealthStatus.WARNING, "The clock is not synchronized: no time service runs.", 0)
+        return Finding(HealthStatus.OK, "The clock is synchronized by a time service.", 0)

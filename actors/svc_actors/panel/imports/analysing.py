@@ -67,7 +67,7 @@ class ImportAnalysis:
                 else:
                     await run.log(line)
             if size > _MOST_ANSWERED:
-                raise conflict("The archive holds more than an account can have; nothing was planned.")
+                raise conflict("The archive has more contents than an account can have; no plan was made.")
 
         order = json.dumps({"uid": folder.uid, "gid": folder.gid})
         command = (sys.executable, "-I", "-S", "-X", "utf8", str(_SURVEY), order)

@@ -160,7 +160,7 @@ class ImportApplication:
                 entries = await self._unpack(run, applied, found, site)
                 closed = await self._judge(run, applied, found, site)
                 await self._place(site, closed=closed)
-                await run.log(f"{entries:,} entries are placed for {site.domain}.")
+                await run.log(f"{entries:,} entries were put into {site.domain}.")
                 await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def load_databases(self, run: JobRun) -> None:
@@ -325,7 +325,9 @@ class ImportApplication:
         there = await read_site(self._database, site.id)
         if there is None or there.status is SiteStatus.SUSPENDED:
             return True
-        reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc htaccess analyse says which"
+        reason = (
+            f"{len(blocking)} lines of its .htaccess files have no equivalent here: svc htaccess analyse lists them"
+        )
         asking = self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
         await finished(asking)
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
@@ -459,7 +461,7 @@ class ImportApplication:
 def _require_closed(site: SiteRow) -> None:
     """Raises `conflict` unless the site is suspended until its owner opens it. A site that an administrator has
     suspended, or that is suspended with its account, is opened by others, who do not look at its .htaccess files."""
-    why = f"The files of {site.domain} were not placed: lines of its .htaccess files are not served so here"
+    why = f"The files of {site.domain} were not placed: lines of its .htaccess files have no equivalent here"
     left = "The site has the files that it had."
     if site.status is not SiteStatus.SUSPENDED:
         raise conflict(

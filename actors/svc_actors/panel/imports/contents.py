@@ -93,7 +93,9 @@ async def look_at(
 
 def lost_rows(came: Mapping[str, TableFacts]) -> list[str]:
     """The lost rows in words, by table."""
-    return [f"{table}: {facts.came} rows came of {facts.before}" for table, facts in came.items() if facts.lost]
+    return [
+        f"{table}: {facts.came} of {facts.before} rows were imported" for table, facts in came.items() if facts.lost
+    ]
 
 
 def served_by(headers: Mapping[str, str]) -> str | None:
@@ -178,7 +180,7 @@ class Contents:
                 others = [name for name in source.command_line_extensions if name not in {*loaded, *missing}]
                 said = f"its files require extensions that PHP {now} does not have: {', '.join(missing)}"
                 checks.append(check("extensions", not missing, said))
-                said = f"the old host's command line had besides: {', '.join(others)}"
+                said = f"the command line of the old host also had: {', '.join(others)}"
                 checks.append(check("other_extensions", not others, said, stops=False))
         return {"before": before, "now": now, "missing": missing, "others_missing": others}, checks
 

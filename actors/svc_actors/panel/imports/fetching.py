@@ -58,7 +58,7 @@ class ForeignSites:
         try:
             return (await self._outbound.addresses(host, port))[0]
         except AddressRefused as refused:
-            raise wrong_field("host", f"cannot be dialled: {refused}") from refused
+            raise wrong_field("host", f"cannot be connected to: {refused}") from refused
         except OSError as error:
             raise wrong_field("host", f"has no address: {error.strerror or error}") from error
 

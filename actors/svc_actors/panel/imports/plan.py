@@ -205,7 +205,7 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
 
 def _database(account: Account, database: FoundDatabase) -> list[Item]:
     if database.site is None:
-        return [Item(Kind.DATABASE, database.name, PlanAction.LEAVE_OUT, "there is no site that it could go with")]
+        return [Item(Kind.DATABASE, database.name, PlanAction.LEAVE_OUT, "it belongs to no imported site")]
     label = labels_of(account)[database.name]
     reason = f"of {database.site}, called {label} behind the site's prefix"
     items = [_chosen(Kind.DATABASE, database.name, PlanAction.CHANGE, reason)]
@@ -218,9 +218,9 @@ def _database(account: Account, database: FoundDatabase) -> list[Item]:
 def _passwords(account: Account, number: int, found: FoundPasswords, choices: Choices) -> Item:
     site = next(site for site in account.sites if site.domain == found.site)
     name = f"{choices.domain(site)}{found.path}"
-    problem = found.problem or (None if is_protected_place(found.path) else "no protected path can be called so")
+    problem = found.problem or (None if is_protected_place(found.path) else "its path cannot be a protected path")
     if problem is not None:
-        reason = f"{problem}: what asked for a password there blocks, protect the path yourself"
+        reason = f"{problem}: the password is not imported and visitors are refused, protect the path yourself"
         return Item(Kind.PROTECTED_PATH, name, PlanAction.LEAVE_OUT, reason)
     reason = f"asks for a password; logins brought from {found.named}: {found.logins}"
     if found.left:

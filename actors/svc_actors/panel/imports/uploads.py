@@ -180,12 +180,18 @@ async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool
     )
     assert held is not None
     if more and held["number"] >= MOST_OF_AN_OWNER and not owner.unbounded:
-        raise conflict(f"There are {MOST_OF_AN_OWNER} imports already; none was started.", hint="Delete one of them.")
+        raise conflict(
+            f"The owner already has {MOST_OF_AN_OWNER} unapplied imports, which is the limit; no import was started.",
+            hint="Apply or delete one of them first (`svc import list`).",
+        )
     allowed = owner.allowed.disk_mib
     if allowed is None:
         return None
     if held["bytes"] + size > allowed * MIB:
-        raise conflict(f"The plan {owner.plan} allows {allowed} MiB on the disk, and the archive would be more.")
+        raise conflict(
+            f"The plan {owner.plan} allows {allowed} MiB of disk, and the imports would exceed that; nothing was "
+            "started."
+        )
     return allowed * MIB - int(held["bytes"]) - size
 
 

@@ -149,7 +149,9 @@ class MigrationVerification:
         tables, table_checks = await self._contents.tables(site)
         checks += table_checks
         blocking = await blocking_lines(self._files, self._folders, self._database, site)
-        checks.append(check("htaccess", not blocking, f"{len(blocking)} lines of .htaccess files are not served so"))
+        checks.append(
+            check("htaccess", not blocking, f"{len(blocking)} lines of .htaccess files have no equivalent here")
+        )
         report = {
             "verdict": "ready" if all(each["ok"] for each in checks) else "blocked",
             "urls": len(urls),

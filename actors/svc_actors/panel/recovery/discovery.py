@@ -54,7 +54,9 @@ def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
         # As in restic, the beginning of a snapshot's id suffices if it is unambiguous.
         found = [kept for kept in there if kept.snapshot.startswith(snapshot)]
         if len(found) != 1:
-            raise not_found("There is no such manifest at the target.", hint="Discover lists the manifests.")
+            raise not_found(
+                "There is no such manifest at the target.", hint="`svc recover discover` lists the manifests."
+            )
         return found[0]
     if not there:
         raise not_found(
@@ -63,7 +65,8 @@ def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
     # Several servers may copy to one target. Becoming the wrong server cannot be undone, so the caller has to choose.
     if len({kept.server for kept in there}) > 1:
         raise conflict(
-            "The target holds manifests of several servers.", hint="Discover lists them: name the manifest to use."
+            "The target holds manifests of several servers.",
+            hint="`svc recover discover` lists them: name the manifest to use.",
         )
     return there[0]
 
@@ -77,17 +80,19 @@ async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifes
         raise wrong_field(
             "recovery_key",
             "is not the key of this manifest; nothing was changed",
-            hint="Was it rotated? Try the newest.",
+            hint="If the key was rotated, try the newest manifest.",
         ) from None
     except DamagedManifest as error:
-        raise conflict(f"{error} Nothing was changed.", hint="Discover shows earlier manifests.") from error
+        raise conflict(
+            f"{error} Nothing was changed.", hint="`svc recover discover` lists earlier manifests."
+        ) from error
     # The tags are outside the encryption. If they do not match the manifest, they are forged, or the manifest was
     # copied from another target.
     said = (stored.server, stored.hostname, stored.taken_at, stored.target_id)
     if said != (manifest.install_id, manifest.hostname, manifest.taken_at, manifest.target_id):
         raise conflict(
             "The manifest does not match its name at the target: server, time or target differ. Nothing was changed.",
-            hint="Somebody has changed what is at the target. Discover shows the other manifests.",
+            hint="Somebody has changed the contents of the target. `svc recover discover` lists the other manifests.",
         )
     require_known(manifest)
     return Opened(stored, manifest, dump)

@@ -109,9 +109,12 @@ class Manifests:
         """The step of the job: write to all targets now."""
         key, targets = await read_key(self.database), await all_targets(self.database)
         if key is None:
-            raise conflict("There is no recovery key, so nothing could open a manifest.", hint="Make one first.")
+            raise conflict(
+                "There is no recovery key, so no manifest could be opened later; none was written.",
+                hint="Create a recovery key first.",
+            )
         if not targets:
-            raise conflict("There is no target that a manifest could be written to.", hint="Add one first.")
+            raise conflict("There is no target for the manifest; none was written.", hint="Add a target first.")
         failed = await self._write(key, targets)
         for target in targets:
             await run.log(f"{target.name}: {failed.get(target.id, 'the manifest is there.')}")

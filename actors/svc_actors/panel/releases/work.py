@@ -96,8 +96,8 @@ def acceptable(manifest: Manifest, own: OwnRelease) -> str | None:
         return f"it can follow {manifest.follows} and newer, and {own.version} runs: install one between first"
     if age(manifest.package) > age(own.package):
         return (
-            f"it needs what the Debian package svc-panel brings from {manifest.package} on, and {own.package} is "
-            "installed: install the package of the new release instead"
+            f"it needs the Debian package svc-panel {manifest.package} or newer, and {own.package} is installed: "
+            "install the package of the new release instead"
         )
     return None
 
@@ -211,7 +211,7 @@ class ReleaseWork:
         except ReleaseError as error:
             own.releases.withdraw()
             await run.transact(partial(write_untried, job_id=run.id))
-            raise unavailable(f"It is not tried: {error}.") from error
+            raise unavailable(f"The release was not started: {error}.") from error
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         if job.kind == INSTALL and job.status is not JobStatus.SUCCEEDED:

@@ -76,9 +76,9 @@ class SiteCertificatePart:
         with trio.move_on_after(_HANDSHAKE_SECONDS):
             shown = await shown_at(self._serving, site.domain)
         if shown is None:
-            findings.append(Finding(f"Visitors of {site.domain} by HTTPS are not answered."))
+            findings.append(Finding(f"HTTPS requests to {site.domain} are not answered."))
         elif shown != recorded.fingerprint:
-            findings.append(Finding(f"Visitors of {site.domain} are shown another certificate, with SHA-256 {shown}."))
+            findings.append(Finding(f"Visitors of {site.domain} get another certificate, with SHA-256 {shown}."))
         return findings
 
     async def mend(self, site: SiteRow) -> None:

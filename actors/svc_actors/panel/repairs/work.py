@@ -56,7 +56,9 @@ class RepairWork:
             return
         await run.log(*(f"Found: {finding.evidence}" for finding in before.findings))
         if before.state is CheckState.FAULTY and not any(finding.mendable for finding in before.findings):
-            raise conflict("This repair does not help with what was found; nothing was changed.", hint=_first(before))
+            raise conflict(
+                "This repair does not apply to the faults that were found; nothing was changed.", hint=_first(before)
+            )
         await run.progress(20)
         await part.mend(site)
         await run.progress(80)

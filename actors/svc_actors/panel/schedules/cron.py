@@ -80,7 +80,7 @@ class Cron:
             either_day=not words[2].startswith("*") and not words[4].startswith("*"),
         )
         if not cron.either_day and not any(day <= _DAYS_OF[month] for month in months for day in days):
-            raise BadCronError("there is no such day: its months are shorter")
+            raise BadCronError("there is no such day in these months")
         return cron
 
     def is_day(self, day: date) -> bool:

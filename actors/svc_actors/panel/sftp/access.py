@@ -35,7 +35,7 @@ class SftpAccess:
                 await self.server.agree(logins, ended)
             except SftpError as error:
                 raise unavailable(
-                    f"The change is recorded, but the SFTP server has not taken it: {error}",
+                    f"The change is recorded, but the SFTP server has not applied it yet: {error}",
                     hint="It is retried every 30 s.",
                 ) from error
 

@@ -42,7 +42,7 @@ def site_name(text: str) -> SiteName:
         raise _refused(text)
     try:
         if idna.uts46_remap(lowered, std3_rules=True, transitional=False) != lowered:
-            raise _refused(text, "It is written with characters that stand for others.")
+            raise _refused(text, "It contains characters that the DNS replaces by others.")
         name = idna.encode(lowered, std3_rules=True).decode()
     except idna.IDNAError:
         raise _refused(text) from None
@@ -50,9 +50,9 @@ def site_name(text: str) -> SiteName:
     if len(name) > LONGEST_NAME or len(labels) < 2:
         raise _refused(text)
     if not (labels[-1].isalpha() or labels[-1].startswith("xn--")):
-        raise _refused(text, "What ends in a number is an address.")
+        raise _refused(text, "A name that ends in a number is an IP address.")
     if labels[-1] in _LOCAL:
-        raise invalid(f"Names below {labels[-1]} lead to no server of the Internet.", hint="Give another domain.")
+        raise invalid(f"No public domain ends in .{labels[-1]}.", hint="Give another domain.")
     registrable = _suffixes().privatesuffix(name)
     if registrable is None:
         raise invalid(

@@ -225,7 +225,7 @@ class Site(Actor):
             await self._serve(site)
         except ServiceError as error:
             raise unavailable(
-                f"The change is recorded, but the web server has not taken it: {error.message}",
+                f"The change is recorded, but the web server has not applied it: {error.message}",
                 hint="It is retried every 30 s, and with the next change.",
             ) from error
 

@@ -88,7 +88,7 @@ async def under_way(queryable: Queryable) -> int | None:
 
 async def require_on(queryable: Queryable) -> None:
     if await read_mode(queryable) is UpdateMode.OFF:
-        raise conflict("Updates are off; nothing was changed.", hint="svc update configure --mode manual")
+        raise conflict("Updates are off; nothing was changed.", hint="Turn them on: svc update configure --mode manual")
 
 
 def chosen(updates: Sequence[PackageUpdate], scope: Wanted) -> list[PackageUpdate]:
