@@ -52,7 +52,7 @@ class Close:
 
 STOPPING = Close(1001, "The service is stopping: try again with a new ticket.")
 NOT_BINARY = Close(1003, "A console takes binary messages only.")
-TICKET_REFUSED = Close(4401, "This ticket is spent, expired or not yours: ask for a new one.")
+TICKET_REFUSED = Close(4401, "This ticket was used already, has expired or is not yours: request a new one.")
 SIGNED_OUT = Close(4403, "The session or token this console was opened with has ended.")
 MACHINE_GONE = Close(4404, "The machine was deleted.")
 GUEST_ENDED = Close(4409, "The machine's console has ended: it was stopped or restarted.")

@@ -238,7 +238,7 @@ def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) 
     defaults: dict[str, str] = {}
     if (key := exchange.header(b"idempotency-key")) is not None:
         if not 0 < len(key) <= _MAX_KEY:
-            raise invalid(f"The header Idempotency-Key holds 1 to {_MAX_KEY} characters.")
+            raise invalid(f"The header Idempotency-Key must have 1 to {_MAX_KEY} characters.")
         defaults[KEY_FIELD] = key
     position = exchange.header(b"last-event-id")
     if position is not None and entry.operation.presentation is Presentation.EVENT_STREAM:
@@ -249,11 +249,11 @@ def _parameters(entry: Entry[Any], exchange: Exchange, path: Mapping[str, str]) 
             return b""
         declared = exchange.header(b"content-type")
         if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
-            raise invalid("The body of a request is application/json, and its Content-Type says so.")
+            raise invalid("The body of the request must be JSON, with the header Content-Type: application/json.")
         public = entry.operation.access is Access.PUBLIC
         read = await exchange.body(MAX_PUBLIC_BODY if public else MAX_BODY)
         if read and declared is None:
-            raise invalid("A request with a body carries the header Content-Type: application/json.")
+            raise invalid("A request with a body must have the header Content-Type: application/json.")
         return read
 
     return Parameters(path=path, query=_query(exchange.scope["query_string"]), body=body, defaults=defaults)

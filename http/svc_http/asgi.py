@@ -59,7 +59,7 @@ async def read_whole(chunks: AsyncIterable[bytes], most: int = MAX_BODY) -> byte
         async for chunk in chunks:
             whole += chunk
             if len(whole) > most:
-                raise invalid(f"The body of this request is at most {most} bytes.")
+                raise invalid(f"The body of this request is too large: at most {most} bytes are accepted.")
     if deadline.cancelled_caught:
         raise invalid(f"The body of the request did not arrive within {BODY_DEADLINE:g} seconds.")
     return bytes(whole)

@@ -77,14 +77,14 @@ AWAY: Final = Refusal(
     503,
     "unavailable",
     "The service is starting or being replaced.",
-    "Nothing was done, unless the request had been sent whole: look, and try again in a moment.",
+    "Nothing was done, unless the whole request had been sent: check, and try again in a moment.",
     2,
 )
 TOO_MANY: Final = Refusal(
     429,
     "rate_limited",
-    f"{OF_ONE_CLIENT} requests of this address are under way; nothing was done about this one.",
-    "Wait for some of them.",
+    f"This address already has {OF_ONE_CLIENT} requests in progress; this one was refused, and nothing was done.",
+    "Wait until some of them have ended.",
     1,
 )
 

@@ -91,7 +91,7 @@ class Certificates:
                     log.info("certificate.replaced", file=str(files.certificate))
                 problems += self._expiry(files)
             except (OSError, ValueError) as error:
-                problems.append(f"{files.certificate} cannot be used, and the one before it is still shown: {error}")
+                problems.append(f"{files.certificate} cannot be used; the previous certificate stays in use: {error}")
         return "; ".join(problems) or None
 
     def _load(self, name: str | None) -> ssl.SSLContext:

@@ -49,6 +49,6 @@ def as_service_error(error: Exception) -> ServiceError:
     log.error("request.crashed", exc_info=error)
     return ServiceError(
         ErrorCode.INTERNAL,
-        "Something went wrong inside the service; it has been logged.",
+        "The service failed internally; its log has the cause.",
         hint="Tell the operator the request id.",
     )

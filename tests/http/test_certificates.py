@@ -67,7 +67,7 @@ async def test_files_that_do_not_belong_together_change_nothing_and_are_told_unt
     problem = await certificates.look()
 
     assert await shown(listening) == before
-    assert "cannot be used, and the one before it is still shown" in (problem or "")
+    assert "cannot be used; the previous certificate stays in use" in (problem or "")
 
     os.replace(renewed.key, files.key)
     problem = await certificates.look()
