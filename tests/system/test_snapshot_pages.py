@@ -33,7 +33,7 @@ async def test_a_person_takes_a_snapshot_goes_back_to_it_and_deletes_it() -> Non
             await page.press("Take snapshot")
             await page.fill("Name", "before-upgrade")
             await page.press("Take")
-            await row_says(page, "before-upgrade", "ready", "held still")
+            await row_says(page, "before-upgrade", "ready", "frozen")
             # A machine that runs is not offered the way back
             assert "Restore" not in str(await page.evaluate(f"({row('before-upgrade')}).innerText")).split()
 

@@ -142,7 +142,7 @@ export function run<Me extends Person>(application: Application<Me>): void {
       case "loading":
         return html`<p class="alone quiet">Loading…</p>`;
       case "unreachable":
-        return html`<div class="alone"><p>${session.why}</p><p class="quiet">Trying again by itself.</p>
+        return html`<div class="alone"><p>${session.why}</p><p class="quiet">Retrying automatically.</p>
         <button @click=${() => void start()}>Try now</button></div>`;
       case "out":
         return html`<div class="alone">${view?.draw()}</div>${notesTemplate()}`;

@@ -51,7 +51,7 @@ function exportEntries(chosen: Values): void {
         if (part.next_after === null) break;
         query["after"] = String(part.next_after);
       }
-      if (!lines.length) return html`<p>No entry is like that.</p>`;
+      if (!lines.length) return html`<p>No entry matches.</p>`;
       give(new Blob(lines, { type: "application/x-ndjson" }), "audit.jsonl");
       return html`<p>${lines.length === 1 ? "1 entry is" : `${lines.length} entries are`} in <code>audit.jsonl</code>.</p>`;
     },

@@ -90,7 +90,7 @@ function noticeTemplate(state: State, reconnect: () => void): TemplateResult | t
       return html`<p>Connecting…</p>`;
     case "waiting":
       return html`<p>${state.why}</p>
-        <p class="quiet">Trying again by itself.</p>
+        <p class="quiet">Reconnecting automatically.</p>
         <button @click=${reconnect}>Reconnect now</button>`;
     case "ended":
       return html`<p>${state.why}</p>

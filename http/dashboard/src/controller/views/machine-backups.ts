@@ -33,7 +33,7 @@ export function machineBackups(me: Me, id: string, machine: () => Machine | null
 function row(machine: Machine | null, backup: Backup): TemplateResult {
   const place = backup.target_name ?? backup.node_name;
   return html`<tr><td>${when(backup.completed_at)}</td><td>${bytes(backup.size_bytes)}</td>
-    <td>${backup.frozen ? "held still" : "not held still"}</td>
+    <td>${backup.frozen ? "frozen" : "not frozen"}</td>
     <td>${backup.elsewhere ? `${place ?? "another node"}, which the machine has left` : (place ?? "the provider")}</td>
     <td class="act">${machine ? html`<a class="button" href="#/machines/${machine.id}/backups/${backup.id}/files">Files</a> ` : nothing}${machine?.status === "stopped" ? html`<button @click=${() => restore(machine, backup)}>Restore</button>` : nothing}
 </td></tr>`;

@@ -30,7 +30,7 @@ export function machineSnapshots(id: string, machine: () => Machine | null): Par
 function row(machine: Machine | null, snapshot: Snapshot): TemplateResult {
   const whole = snapshot.state === "ready";
   return html`<tr><td>${snapshot.name}</td><td>${badge(snapshot.state, snapshot.error)}</td><td>${when(snapshot.taken_at)}</td>
-    <td>${snapshot.frozen === null ? "—" : snapshot.frozen ? "held still" : "not held still"}</td><td>${when(snapshot.restored_at)}</td>
+    <td>${snapshot.frozen === null ? "—" : snapshot.frozen ? "frozen" : "not frozen"}</td><td>${when(snapshot.restored_at)}</td>
     <td class="act">${
       machine && whole && machine.status === "stopped" ? html`<button @click=${() => restore(machine, snapshot)}>Restore</button>` : nothing
     }

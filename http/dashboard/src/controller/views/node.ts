@@ -27,7 +27,7 @@ export function nodeView(id: string): View {
       <div class="head"><h1>${now.name}</h1>${badge(now.state)}<span class="gap"></span>
         ${upgradeButton(now)}
         <button @click=${() => void attempt(() => api.post(`/nodes/${id}/preflight`), "Checking the node.")}>Check again</button>
-        <button @click=${() => void attempt(() => api.post(`/nodes/${id}/inventory`), "Asked for a fresh inventory.")}>Refresh inventory</button>
+        <button @click=${() => void attempt(() => api.post(`/nodes/${id}/inventory`), "A new inventory was requested.")}>Refresh inventory</button>
         <button @click=${() =>
           void attempt(async () => {
             await api.patch(`/nodes/${id}`, { maintenance: !now.maintenance });

@@ -47,7 +47,7 @@ function actions(person: Person): TemplateResult {
     ${
       person.role === "customer" && person.status === "active"
         ? html`<button @click=${withReason(
-            `Look inside the account of ${person.email}`,
+            `View the account of ${person.email}`,
             "For 30 minutes you see what this person sees, read-only. The audit of both of you records it.",
             "Start",
             "impersonate",

@@ -97,7 +97,7 @@ export function poolView(id: string): View {
             : html`<button class="danger" aria-label="Remove the reservation of ${one.ip}" @click=${() => removeReservation(now, one, done)}>Remove</button>`
         }</td></tr>`,
           ),
-          "Nothing is set aside.",
+          "No addresses are reserved.",
         )}
         ${pager(all, (number) => {
           page = number;

@@ -9,7 +9,7 @@ import type { Me, ProvisionCatalogue, Service, ServiceEvent } from "../model";
 
 const MODES: Record<ProvisionCatalogue["suspend_mode"], string> = {
   power_off: "power off: the machine is shut down",
-  network_isolate: "network isolate: it runs on, and nothing of its network is carried",
+  network_isolate: "network isolate: it keeps running, without a network",
 };
 const STATES = ["provisioning", "active", "provisioning_failed", "suspended", "terminated"];
 const OPEN = new Set<Service["state"]>(["provisioning", "active", "provisioning_failed", "suspended"]);

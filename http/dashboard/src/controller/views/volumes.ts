@@ -95,7 +95,7 @@ async function attach(machine: Machine): Promise<void> {
   ask({
     title: `Attach a volume to ${machine.name}`,
     text: free.length
-      ? "A guest that runs is given it at once. A volume can be attached on its own node only."
+      ? "A running guest gets it at once. A volume can be attached on its own node only."
       : "The project has no volume that is free.",
     fields: free.length
       ? [
@@ -116,7 +116,7 @@ async function attach(machine: Machine): Promise<void> {
 function detach(volume: Volume): void {
   ask({
     title: `Detach ${volume.name}`,
-    text: "Unmount it in the guest first: what has not been written out is lost. A guest that does not let go within a minute keeps it. What the machine's snapshots hold of it is lost.",
+    text: "Unmount it in the guest first: what has not been written out is lost. A guest that does not release it within a minute keeps it. The machine's snapshots lose its data.",
     action: "Detach",
     dangerous: true,
     submit: async () => void (await api.post(`/volumes/${volume.id}/detach`)),

@@ -60,7 +60,7 @@ function deploy(site: Site): void {
 function runAgain(one: AppDeployment, site: Site, load: () => Promise<void>): void {
   order("app.rollback", {
     title: `Roll ${site.domain} back to deployment ${one.number}?`,
-    text: "Visitors come to it once it answers; until then, and if it does not, what runs goes on.",
+    text: "Visitors reach it once it answers; until then, and if it does not, what runs goes on.",
     action: "Roll back",
     known: { id: site.id, deployment: one.number },
     fields: [],

@@ -18,7 +18,7 @@ const WISHES: Record<string, Wish> = {
   shell: { label: "Shells for logins of its sites" },
   default_backups: { label: "Backups of new sites (empty: as the settings of the server say)" },
 };
-const TEXT = "What is left empty is not bounded.";
+const TEXT = "Empty fields are unlimited.";
 
 export function plansView(): View {
   return list<Plan>({
@@ -53,7 +53,7 @@ function add(): void {
 function change(plan: Plan): void {
   order("plan.update", {
     title: `Change ${plan.name}`,
-    text: `${TEXT} It counts at once for everybody who has the plan; what is over it stays, and keeps further from being added.`,
+    text: `${TEXT} It counts at once for everybody who has the plan; what exceeds it stays, but nothing can be added.`,
     action: "Save",
     wide: true,
     known: { id: plan.id },

@@ -23,7 +23,7 @@ export function siteAccess(site: Site, viewer: Viewer): SitePart {
 function accounts(site: Site, { may }: Viewer): SitePart {
   return rows<AccessAccount>({
     title: "Access accounts",
-    text: "Each signs in to this site alone, and works as the site's own account. While the site is suspended none opens anything.",
+    text: "Each opens this site only, as the site's own account. None works while the site is suspended.",
     path: `/sites/${site.id}/sftp`,
     heads: ["Login", "Kind", "Signs in with", "Connects by", "Made", ""],
     buttons: (now) => (may("sftp.create") ? html`<button class="primary" @click=${() => add(now)}>Create account</button>` : nothing),
@@ -98,7 +98,7 @@ function newPassword(account: AccessAccount): void {
 function replaceKeys(account: AccessAccount): void {
   order("sftp.update", {
     title: `Keys of ${account.login}`,
-    text: `These take the place of ${account.keys.length === 1 ? "the key" : `the ${account.keys.length} keys`} that it has. Open sessions of this account end.`,
+    text: `These replace ${account.keys.length === 1 ? "the key" : `the ${account.keys.length} keys`} that it has. Open sessions of this account end.`,
     action: "Replace",
     known: { id: account.site_id, account_id: account.id },
     fields: ["keys"],

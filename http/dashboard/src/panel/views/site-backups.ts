@@ -21,7 +21,7 @@ export function siteBackups(site: Site, viewer: Viewer): SitePart {
         (found) => html`
         <div class="head"><h2>Schedule</h2><span class="gap"></span>${viewer.may("backup.set_schedule") ? html`<button @click=${() => plan(now, found)}>Change schedule</button>` : nothing}</div>
         ${facts([
-          ["Backups are made", found.enabled ? often(found) : badge("off", "Nobody makes backups of this site but you")],
+          ["Backups are made", found.enabled ? often(found) : badge("off", "Only manually, no schedule")],
           ["The next", when(found.next_run_at)],
           [
             "The last that was completed",
@@ -86,8 +86,8 @@ function create(site: Site): void {
 }
 
 const PARTS = [
-  { value: "files", label: "Files: what came after the backup is gone" },
-  { value: "databases", label: "Databases: each has what it had" },
+  { value: "files", label: "Files: changes since the backup are lost" },
+  { value: "databases", label: "Databases: each as in the backup" },
   { value: "configuration", label: "Names, redirects, protection, DNS, PHP, application, tasks and certificate" },
 ];
 

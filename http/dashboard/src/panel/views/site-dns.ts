@@ -139,7 +139,7 @@ function point(site: Site): void {
 }
 
 function pointed({ addresses, names, zones, effective }: DnsPoint): TemplateResult {
-  return html`<p>${effective ? badge("ok", "The world sees it") : badge("waiting")} ${names.map(({ name }) => name).join(", ")} → ${addresses.join(", ")}</p>
+  return html`<p>${effective ? badge("ok", "Publicly visible") : badge("waiting")} ${names.map(({ name }) => name).join(", ")} → ${addresses.join(", ")}</p>
     ${names.flatMap(({ replaced }) => replaced).map((each) => html`<p class="quiet">Replaced: <span class="mono">${each}</span></p>`)}
     ${zones.map(({ delegation }) => (delegation.advice ? html`<p class="advice">${delegation.advice}</p>` : nothing))}`;
 }

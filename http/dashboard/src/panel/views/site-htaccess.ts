@@ -24,7 +24,7 @@ export function siteHtaccess(site: Site): SitePart {
               (line) =>
                 html`<tr><td>${line.line}</td><td class="mono">${line.text}</td><td>${badge(line.verdict)}</td><td>${line.reason}</td></tr>`,
             ),
-            "It says nothing.",
+            "It has no directives.",
           )}`,
         )}
         ${found.files.length ? nothing : html`<p>The site has no such files.</p>`}`,

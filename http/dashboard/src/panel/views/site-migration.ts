@@ -34,20 +34,20 @@ function drawn(now: MigrationReport): TemplateResult {
     ${facts([
       ["Verdict", badge(now.verdict)],
       ["Old host", html`<span class="mono">${now.address}</span>`],
-      ["Addresses asked of both", String(now.urls)],
+      ["URLs compared", String(now.urls)],
       ...(now.php ? [["PHP", phpBeforeAndNow(now.php)] as [string, string]] : []),
       ["Compared", html`<a href="#/jobs/${now.job_id}">${when(now.created_at)}</a>`],
     ])}
     ${table(
       ["", "", "Why"],
       now.checks.map((one) => html`<tr><td>${one.name}</td><td>${badge(one.ok ? "ok" : "blocked")}</td><td>${one.reason ?? ""}</td></tr>`),
-      "Nothing was looked at.",
+      "Nothing was checked.",
     )}
     ${
       now.differences.length
         ? html`<div class="head"><h2>${count(now.differences.length, "address")} answered otherwise</h2></div>
           ${table(
-            ["Address", "What is otherwise"],
+            ["Address", "Difference"],
             now.differences.map((one) => html`<tr><td class="mono">${one.path}</td><td>${one.difference}</td></tr>`),
             "",
           )}`

@@ -69,7 +69,7 @@ export function siteSchedules(site: Site, { may }: Viewer): SitePart {
 async function read(run: ScheduleRun): Promise<void> {
   const log = await api.get<ScheduleRunLog>(`/schedules/${run.schedule_id}/runs/${run.id}`);
   ask({
-    title: "What it wrote",
+    title: "Its output",
     wide: true,
     text: html`<pre class="answer">${log.output || "Nothing."}</pre>`,
     action: "Close",

@@ -51,7 +51,7 @@ export function certificateFacts(now: Certificate): TemplateResult {
     ["Until", when(now.not_after)],
     [
       "Shown to visitors",
-      now.served === null ? "not looked at yet" : now.served ? badge("ok") : badge("missing", "A handshake showed another one"),
+      now.served === null ? "not looked at yet" : now.served ? badge("ok") : badge("missing", "Visitors get another certificate"),
     ],
     ...(now.next_attempt_at ? [["Tried again", when(now.next_attempt_at)] as [string, Fragment]] : []),
   ])}
@@ -60,7 +60,7 @@ export function certificateFacts(now: Certificate): TemplateResult {
 }
 
 function limits({ limits: { cpu_percent, memory_mib, processes, disk_mib } }: Site): TemplateResult {
-  const none = "as much as there is";
+  const none = "unlimited";
   return facts([
     ["Processor", cpu_percent ? `${cpu_percent} % of a core` : none],
     ["Memory", memory_mib ? size(memory_mib) : none],

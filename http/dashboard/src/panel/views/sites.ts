@@ -55,7 +55,7 @@ function sitesTable(me: Me, sites: Site[]): TemplateResult {
 }
 
 function nothingYet(me: Me, filtered: boolean): TemplateResult {
-  if (filtered) return html`<p class="empty">No site is like that.</p>`;
+  if (filtered) return html`<p class="empty">No site matches.</p>`;
   if (me.role === "member")
     return html`<p class="empty">No site is open to you. What you are invited to is at <a href="#/memberships">your memberships</a>.</p>`;
   return html`<div class="empty"><p>No sites yet. A site is a domain with its files.</p>

@@ -37,10 +37,10 @@ function releases(now: PanelReleases): Fragment {
       ["Runs", running.version],
       ["Debian package", running.package_version],
       ["Source", now.source ?? "none"],
-      ["Looked for", when(now.looked_at)],
+      ["Last check", when(now.looked_at)],
       ["Offered", offered?.version ?? "—"],
       ["Job", now.job_id === null ? "—" : html`<a href="#/jobs/${now.job_id}">${now.job_id}</a>`],
-      ["Tried last", last ? html`${last.version} ${badge(last.state)} ${when(last.ended_at)}` : "—"],
+      ["Last trial", last ? html`${last.version} ${badge(last.state)} ${when(last.ended_at)}` : "—"],
     ])}
     ${[now.look_error, offered?.problem, last?.reason].map((each) => (each ? html`<p class="failure">${each}</p>` : nothing))}
     ${last?.silent_sites.map((domain) => html`<p class="failure">${domain} answered before and did not afterwards.</p>`) ?? nothing}`;
@@ -57,7 +57,7 @@ function drawn(now: Updates, reload: () => void): Fragment {
       ${free.length ? html`<button @click=${() => install("all")}>Install all</button>` : nothing}</div>
     ${facts([
       ["Mode", badge(now.mode)],
-      ["Looked for", when(now.looked_at)],
+      ["Last check", when(now.looked_at)],
       ["Job", now.job_id === null ? "—" : html`<a href="#/jobs/${now.job_id}">${now.job_id}</a>`],
     ])}
     ${[now.look_error, now.problem].map((each) => (each ? html`<p class="failure">${each}</p>` : nothing))}
