@@ -108,8 +108,7 @@ async def test_a_failed_validation_says_what_the_authority_saw(tmp_path: Path) -
 
     assert order.status is Status.INVALID
     assert problem is not None
-    assert problem.startswith("controller.example: ")
-    assert "connection refused" in problem
+    assert "connection refused" in str(problem)
 
 
 async def test_an_account_is_bound_to_the_customer_of_a_commercial_authority(tmp_path: Path) -> None:
