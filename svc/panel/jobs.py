@@ -61,8 +61,8 @@ class JobStepModel(Model):
 
 
 class JobModel(Model):
-    """`error` is there when the job failed, and not otherwise. `site_id` is the site that it is about, if it is about
-    one; `owner_id` whose it is, null for a job of the server's own."""
+    """`error` is there only if the job failed. `site_id` is the site that the job is about, if it is about one;
+    `owner_id` is the account that it belongs to, null for a job of the server itself."""
 
     id: int
     kind: str
@@ -132,8 +132,8 @@ class JobRequest(Request):
 
 
 class JobLogRequest(JobRequest):
-    """At most 1,000 lines are given at once. Without one behind `after` the answer waits for `wait` seconds at most,
-    and not for longer than the job takes."""
+    """At most 1,000 lines are given at once. If there is no line after `after` yet, the answer waits for one, for
+    `wait` seconds at most, and at most until the job ends."""
 
     after: Annotated[int, Field(ge=0, le=2**62, description="Only lines after this line.")] = 0
     wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT, description="Wait up to this many seconds for another line.")] = 0

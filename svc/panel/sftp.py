@@ -64,7 +64,7 @@ class SftpKey(Model):
 
 class SftpAccount(Model):
     """`kind` shell: commands may be run, and `folder` is empty. `login` is what to sign in as, at `port` of this
-    server. Of a suspended site it opens nothing."""
+    server. While the site is suspended, nobody can sign in with the account."""
 
     id: UUID
     site_id: UUID
@@ -109,8 +109,8 @@ class SftpCreateRequest(SiteChange):
 
 
 class SftpUpdateRequest(SiteChange):
-    """What is left out stays. Sessions that are open are ended. `new_password`: one is made up, and shown once;
-    a password that is null is none, and keys alone open the account then."""
+    """What is left out stays. Sessions that are open are ended. `new_password`: a password is generated, and shown
+    once. If the password is null, the account has none, and only keys can be used."""
 
     account_id: UUID
     password: Annotated[LoginPassword | None, Field(repr=False)] = None

@@ -119,8 +119,8 @@ class StagingPart(Model):
 
 
 class StagingPreview(Model):
-    """What a push of everything that is usual would replace. `drift` names what of that was changed on the live site
-    since: such a push is refused unless it accepts that."""
+    """What a push of everything that is usually pushed would replace. `drift` names which of that was changed on the
+    live site since the copy was made: a push is refused unless its order accepts these changes."""
 
     site_id: UUID
     files: list[StagingPart]
@@ -154,8 +154,9 @@ class StagingDeleteRequest(SiteChange):
 
 
 class StagingPushRequest(SiteChange):
-    """`confirm` repeats the domain of the live site. Without `files` and `tables` what staging.preview calls `pushed`
-    is; with one of them that alone. `accept_drift`: what was changed on the live site since is lost."""
+    """`confirm` repeats the domain of the live site. Without `files` and `tables`, what staging.preview calls `pushed`
+    is pushed; with one of them, only that. `accept_drift`: changes of the live site since the copy was made are
+    lost."""
 
     confirm: Domain
     files: Annotated[list[Entry] | None, Field(min_length=1, max_length=500)] = None

@@ -28,8 +28,8 @@ operations = Operations[Controller]()
 
 
 class VMIsoInsertRequest(Request):
-    """`image_id` or `image` (its slug), of an enabled image of kind `iso`; what is in the drive gives way to it. A
-    guest that runs sees it at once."""
+    """`image_id` or `image` (its slug), of an enabled image of kind `iso`; it replaces the medium in the drive. A
+    running guest sees it at once."""
 
     id: UUID
     image_id: UUID | None = None

@@ -35,10 +35,10 @@ class MigrationTarget(Model):
 
 
 class VMMigrateRequest(Request):
-    """The node has to be one that `migration-targets` says could take the machine. One that runs moves live,
-    and is refused where it cannot. With `restart` it is shut down, moved, and started there. Where it does not shut
-    down, or the move fails, it runs on or again where it is. It keeps its addresses, groups, labels and processor; its
-    backups stay at the target of the node that it leaves. Sessions at its console end."""
+    """The node has to be one that `migration-targets` says could take the machine. A running machine moves live, and
+    the request is refused if it cannot. With `restart` it is shut down, moved, and started there. If it does not shut
+    down, or the move fails, it stays on its node, and runs there as before. The machine keeps its addresses, groups,
+    labels and processor; its backups stay at the target of the node that it leaves. Sessions at its console end."""
 
     id: UUID
     node_id: UUID

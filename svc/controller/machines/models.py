@@ -57,7 +57,7 @@ class VMAddress(Model):
 
 
 class VMCpu(Model):
-    """`next_mode`: the guest has another processor once it was stopped and started; null where none waits."""
+    """`next_mode`: the processor that the guest gets when it is stopped and started; null if that changes nothing."""
 
     mode: CpuMode
     next_mode: CpuMode | None

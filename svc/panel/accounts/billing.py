@@ -116,8 +116,8 @@ class AccountUnsuspendRequest(AccountOrder):
 
 
 class AccountPlanRequest(AccountOrder):
-    """A plan that allows less than there is, is refused; with `accept_over_use` it is given all the same, and nothing
-    can be added until there is less."""
+    """A plan that allows less than the customer has is refused. With `accept_over_use` the customer gets the plan
+    nevertheless, and can add nothing until they have less."""
 
     plan: PlanName
     accept_over_use: bool = False

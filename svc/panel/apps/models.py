@@ -60,8 +60,9 @@ class AppState(StrEnum):
 
 
 class SiteAppModel(Model):
-    """`release` counts its starts; it is the release that visitors reach. `problem` is why the last start failed.
-    `restarts`: how often it ended by itself since `since` and was started again; `last_exit` is how it ended last."""
+    """`release` counts the application's starts, and is the release that visitors reach. `problem` is why the last
+    start failed. `restarts`: how often it ended by itself since `since` and was started again; `last_exit` is how it
+    ended last."""
 
     site_id: UUID
     runtime: AppRuntime

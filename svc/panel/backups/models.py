@@ -161,7 +161,7 @@ class BackupKeySecret(Model):
 
 class BackupTarget(BackupTargetModel):
     """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys.
-    `last_error`: of the copy that was made last, null where it is there."""
+    `last_error`: why the latest copy to the target failed; null if it succeeded."""
 
     created_at: datetime
     last_copy_at: datetime | None

@@ -71,7 +71,7 @@ class DatabaseDeleteRequest(DatabaseChange):
 
 class DatabaseImportRequest(DatabaseChange):
     """Either `path`, a file of the site, as SQL, plain or compressed by gzip, bzip2 or xz; or `export`, one of the
-    exports of a database of the same site and engine. `replace`: what the database holds is removed before."""
+    exports of a database of the same site and engine. `replace`: the database's present content is removed before."""
 
     path: SitePath | None = None
     export: UUID | None = None

@@ -57,9 +57,9 @@ class DnsRecord(Model):
 
 
 class DnsZone(Model):
-    """`served`: this server answers with the records as they are; `problem` says why it does not. `exists`: it has
-    records, or had. `serial` is that of the zone's SOA. `warning`: the records are served, and forbid a certificate of
-    the customer's."""
+    """`served`: this server answers with the records as they are; `problem` says why it does not. `exists`: the zone
+    has records, or had some. `serial` is that of the zone's SOA. `warning`: the records are served, and forbid a
+    certificate of the customer's."""
 
     name: str
     exists: bool
@@ -122,8 +122,8 @@ class PointedZone(Model):
 
 
 class DnsPoint(Model):
-    """`effective`: every zone is served and delegated here, so that the world sees the addresses. Where it is not, the
-    records stand, and `zones` says what is missing."""
+    """`effective`: every zone is served and delegated here, so that the world sees the addresses. If it is false, the
+    records were written nevertheless, and `zones` says what is missing."""
 
     addresses: list[str]
     names: list[PointedName]

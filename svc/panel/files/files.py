@@ -83,8 +83,8 @@ class FileDownloadRequest(SiteRequest):
 
 
 class FileWriteRequest(SiteChange):
-    """`expected_sha256`: of the content that is to be replaced; another one there ends it. `replace` False:
-    there must be no file yet."""
+    """`expected_sha256`: of the content that is to be replaced; if the file has other content, nothing is written.
+    `replace` False: nothing is written if there is a file already."""
 
     path: SitePath
     content: Text

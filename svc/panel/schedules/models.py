@@ -77,8 +77,8 @@ class ScheduleModel(Model):
 
 
 class ScheduleRun(Model):
-    """`due_at` is null of a run that somebody asked for. `exit_status` is the program's; of the kind url the status of
-    HTTP, and 0 where the site did not answer."""
+    """`due_at` is null for a run that somebody requested. `exit_status` is the program's; for the kind url it is the
+    HTTP status, and 0 if the site did not answer."""
 
     id: int
     schedule_id: UUID

@@ -74,8 +74,8 @@ class SiteCreateRequest(SiteFields):
 
 
 class SiteUpdateRequest(SiteChange):
-    """What is left out stays. `owner_email`, `shell` and the limits are administrators' to change; a limit that is null
-    is none, and `shell` that is null is as the plan says."""
+    """What is left out stays. `owner_email`, `shell` and the limits are administrators' to change; null for a limit
+    removes it, and null for `shell` means as the plan says."""
 
     owner_email: Email | None = None
     force_https: bool | None = None
