@@ -68,7 +68,7 @@ _REFUSED: Final = {
     "specified bucket does not exist": "There is no such bucket.",
 }
 """Messages of S3 servers, and their meaning."""
-_LOCKED: Final = re.compile(r"already locked.* by PID (?P<process>\d+) on (?P<host>\S+) by (?P<user>\S+)")
+_LOCKED: Final = re.compile(r"already locked.* by PID (?P<process>\d+) on (?P<host>\S+) by (?P<user>\S*)")
 _LOCKED_SINCE: Final = re.compile(r"lock was created at (\S+ [0-9:]+)")
 LOCK_MINUTES: Final = 30
 """restic takes no notice of a lock that was not refreshed for so long; a running restic does so every five minutes."""

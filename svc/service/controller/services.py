@@ -165,8 +165,8 @@ async def open_services(
                 keeper,
             )
         finally:
-            with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):
+            with trio.CancelScope(shield=True, relative_deadline=3 * DRAIN_SECONDS + 5):
+                await webhooks.drain(DRAIN_SECONDS)
                 await tasks.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
-                await webhooks.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()

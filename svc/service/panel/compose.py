@@ -227,9 +227,9 @@ async def open_services(
                 loops=loops,
             )
         finally:
-            with trio.CancelScope(shield=True, relative_deadline=3 * DRAIN_SECONDS + 5):
+            with trio.CancelScope(shield=True, relative_deadline=4 * DRAIN_SECONDS + 5):
+                await webhooks.drain(DRAIN_SECONDS)
                 await jobs.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
                 await host_work.drain(DRAIN_SECONDS)
-                await webhooks.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()

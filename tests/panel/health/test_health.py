@@ -85,10 +85,6 @@ async def never(world: World) -> None:
     await world.sql("UPDATE sites SET created_at = now() - interval '6 days'")
 
 
-async def unscheduled(world: World) -> None:
-    await world.sql("UPDATE sites SET created_at = now() - interval '2 days'")
-
-
 async def failing_copies(world: World, since: str = "1 hour") -> None:
     target = await world.database.fetchval(
         "INSERT INTO backup_targets (name, kind, settings) VALUES ('nas', 'local', '{}') RETURNING id"
@@ -155,7 +151,6 @@ INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatu
     (CheckName.CERTIFICATES, expired, CRITICAL, "ada.example.com"),
     (CheckName.BACKUPS, late, WARNING, "ada.example.com"),
     (CheckName.BACKUPS, never, CRITICAL, "ada.example.com"),
-    (CheckName.BACKUPS, unscheduled, WARNING, "without a backup schedule: ada.example.com"),
     (CheckName.REMOTES, failing_copies, WARNING, "nas"),
     (CheckName.REMOTES, failing_for_days, CRITICAL, "nas"),
     (CheckName.QUEUE, stuck, CRITICAL, "7.0 hours"),
@@ -194,11 +189,14 @@ async def test_a_database_that_does_not_answer_is_critical(world: World, monkeyp
     assert (before.status, finding.status) == (OK, CRITICAL)
 
 
-async def test_a_site_that_should_not_be_backed_up_is_no_finding(world: World) -> None:
-    await unscheduled(world)
+async def test_sites_without_a_schedule_are_named_unless_they_should_have_none(world: World) -> None:
+    named = await world.checks.backups(OK)
     await world.sql("INSERT INTO settings (name, value) VALUES ('default_backups', '\"off\"')")
+    fine = await world.checks.backups(OK)
 
-    assert (await world.checks.backups(OK)).status is OK
+    assert (named.status, fine.status) == (OK, OK)
+    assert named.message == "No backup is overdue. Sites without a backup schedule: ada.example.com."
+    assert fine.message == "No backup is overdue."
 
 
 def test_every_check_is_injected_once() -> None:

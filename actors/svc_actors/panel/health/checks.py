@@ -183,19 +183,19 @@ class Checks:
         return Finding(HealthStatus.CRITICAL if worst else HealthStatus.WARNING, message, len(late))
 
     async def _without_schedule(self) -> Finding:
-        """Sites that nobody backs up although the default for them is not off. A site of the last day may be about to
-        get its schedule from an import's archive."""
+        """Name the sites that nobody backs up although the default for them is not off. This is no warning: their
+        owners may have switched backups off, and a warning that stays would hide those to come."""
         rows = await self.database.fetch(
             f"""SELECT domain FROM sites
-                WHERE status = 'active' AND staging_of IS NULL AND created_at < now() - interval '1 day'
+                WHERE status = 'active' AND staging_of IS NULL
                   AND NOT EXISTS (SELECT FROM backup_schedules WHERE backup_schedules.site_id = sites.id)
                   AND {DEFAULT_OF.format(owner="sites.owner_id")} <> 'off'
                 ORDER BY domain"""
         )
         if rows:
-            message = _several("Sites without a backup schedule", [row["domain"] for row in rows])
-            return Finding(HealthStatus.WARNING, message, len(rows))
-        return Finding(HealthStatus.OK, "No backup is overdue, and every site that should be is backed up.", 0)
+            unscheduled = _several("Sites without a backup schedule", [row["domain"] for row in rows])
+            return Finding(HealthStatus.OK, f"No backup is overdue. {unscheduled}", 0)
+        return Finding(HealthStatus.OK, "No backup is overdue.", 0)
 
     async def remotes(self, before: HealthStatus) -> Finding:
         """Targets whose last copies failed."""
