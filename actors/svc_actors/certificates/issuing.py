@@ -151,7 +151,7 @@ class IssuedCertificate(Actor):
         not_sooner_than: timedelta | None = None,
     ) -> None:
         """As `want`, and get a new certificate, or try again, now. Raises `rate_limited` and changes nothing if the
-        last attempt failed less than `not_sooner_than` ago."""
+        last attempt failed, or was refused for some names, less than `not_sooner_than` ago."""
 
         async def work(tx: Transaction) -> None:
             await self._want(tx, directory, contact, names, challenge, not_sooner_than)
@@ -228,7 +228,8 @@ class IssuedCertificate(Actor):
                 """UPDATE acme_certificates
                    SET chain = $2, sealed_key = order_key, issuer = $3, not_before = $4, not_after = $5, due_at = $6,
                        order_key = NULL, order_began = NULL, order_url = NULL,
-                       failures = 0, last_error = NULL, failed_at = NULL, told_at = NULL, renewal_asked = false
+                       failures = 0, last_error = NULL, failed_at = CASE WHEN $7 THEN failed_at END, told_at = NULL,
+                       renewal_asked = false
                    WHERE name = $1""",
                 self.key,
                 chain,
@@ -236,6 +237,7 @@ class IssuedCertificate(Actor):
                 leaf.not_valid_before_utc,
                 leaf.not_valid_after_utc,
                 renewal_of(leaf.not_valid_before_utc, leaf.not_valid_after_utc),
+                len(names) < len(row["names"]),
             )
             told = {"names": names, "issuer": _issuer(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
             target = Target("certificate", self.key, ", ".join(names))
@@ -253,21 +255,30 @@ class IssuedCertificate(Actor):
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
-            if not refusals or not await self._go_on_without(tx, row, refusals):
-                await self._fail(tx, row, error)
+            if refusals:
+                if await self._go_on_without(tx, row, refusals):
+                    return
+                entries = left_out.read(row["left_out"])
+                await self._write(tx, left_out.refused_with_all(entries, refusals, datetime.now(UTC)))
+            await self._fail(tx, row, error)
 
         await self._database.transact(work)
 
     async def try_again(self, names: Collection[str]) -> None:
-        """Order a certificate that has these names as well, which were left out: they may be provable now."""
+        """Order a certificate that has these names as well, which were left out: they may be provable now. Not during
+        the pause after a failed attempt, which the next attempt ends."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
-            if row["order_key"] is not None or row["due_at"] <= datetime.now(UTC):
+            if row["order_key"] is not None or row["due_at"] <= datetime.now(UTC) or row["failures"]:
                 return
             entries = [replace(each, out=each.name not in names) for each in left_out.read(row["left_out"])]
             await self._write(tx, entries)
-            await tx.execute("UPDATE acme_certificates SET due_at = now() WHERE name = $1", self.key)
+            await tx.execute(
+                "UPDATE acme_certificates SET due_at = greatest(now(), failed_at + $2::interval) WHERE name = $1",
+                self.key,
+                left_out.FIRST_PAUSE,
+            )
 
         await self._database.transact(work)
 
@@ -338,10 +349,12 @@ class IssuedCertificate(Actor):
         if not_sooner_than is not None and row["failed_at"] is not None:
             again = row["failed_at"] + not_sooner_than - datetime.now(UTC)
             if again > timedelta():
+                what = "failed" if row["last_error"] else "was refused for some names"
+                why = row["last_error"] or " ".join(each.reason for each in left_out.read(row["left_out"]))
                 raise ServiceError(
                     ErrorCode.RATE_LIMITED,
-                    f"The last attempt failed {not_sooner_than.total_seconds() / 60:.0f} minutes ago or less: "
-                    f"{row['last_error']}",
+                    f"The last attempt {what} {not_sooner_than.total_seconds() / 60:.0f} minutes ago or less: "
+                    f"{why or 'they are no longer names of this certificate.'}",
                     hint="Authorities limit failed attempts. Fix the cause, and try again later.",
                     details={"retry_after": int(again.total_seconds()) + 1},
                 )
@@ -371,7 +384,8 @@ class IssuedCertificate(Actor):
         if not names or left_out.waits(current, row["names"], names, row["failures"], requested=row["renewal_asked"]):
             return False
         await tx.execute(
-            """UPDATE acme_certificates SET due_at = now(), order_key = NULL, order_began = NULL, order_url = NULL
+            """UPDATE acme_certificates
+               SET due_at = now(), failed_at = now(), order_key = NULL, order_began = NULL, order_url = NULL
                WHERE name = $1""",
             self.key,
         )

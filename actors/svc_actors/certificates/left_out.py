@@ -102,6 +102,12 @@ def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datet
     return list(found.values())
 
 
+def refused_with_all(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datetime) -> list[LeftOut]:
+    """What is recorded if the next attempt tries every name again: the names that certificates do without already."""
+    known = {each.name for each in left_out}
+    return all_names(refused(left_out, [each for each in refusals if each.name in known], now))
+
+
 def waits(
     current: Current | None, every_name: Iterable[str], names: Iterable[str], failures: int, *, requested: bool = False
 ) -> bool:

@@ -100,6 +100,13 @@ class World:
             await self.panel.database.execute(
                 "UPDATE acme_certificates SET left_out = $2 WHERE name = $1", row["name"], before
             )
+        await self.failed_long_ago()
+
+    async def failed_long_ago(self) -> None:
+        """A customer may order again."""
+        await self.panel.database.execute(
+            "UPDATE acme_certificates SET failed_at = failed_at - interval '1 day' WHERE name LIKE 'site:%'"
+        )
 
     def orders(self) -> list[list[str]]:
         return [order.names for order in self.authority.orders.values() if "panel.test" not in order.names]
@@ -189,14 +196,60 @@ async def test_an_alias_without_dns_that_is_added_later_costs_no_second_certific
         await world.ada.post(f"/sites/{world.site}/domains", {"name": "www.part.example.com"})
         await world.look()
         shown = await world.shown()
+        too_soon = await world.ada.post(f"/sites/{world.site}/ssl")
+        await world.failed_long_ago()
         await world.ada.post(f"/sites/{world.site}/ssl")
         await world.look()
         asked_for = await world.shown()
 
     assert [left["name"] for left in shown["left_out"]] == ["www.part.example.com"]
     assert shown["fingerprint"] == first["fingerprint"]
+    assert too_soon.status_code == 429
+    assert "was refused for some names 15 minutes ago or less: www.part.example.com has no address" in too_soon.text
     assert asked_for["fingerprint"] != first["fingerprint"]
     assert asked_for["names"] == ["part.example.com"]
+
+
+async def test_names_left_out_cause_no_orders_while_all_names_are_refused(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        world.addresses = {"part.example.com": [], "www.part.example.com": ["198.51.100.7"]}
+        await world.pause_over()
+        await world.renewal_due()
+        before = len(world.orders())
+        await world.look()
+        await world.look()
+        [left] = (await panel_database.fetchval("SELECT left_out FROM acme_certificates WHERE name ~ '^site'")).values()
+        world.addresses["www.part.example.com"] = ["198.51.100.8"]
+        await world.pause_over()
+        await world.look()
+        await world.look()
+
+    assert len(world.orders()) - before == 1
+    assert (left["tries"], left["found"], left["out"]) == (2, ["198.51.100.7"], False)
+
+
+async def test_aliases_without_dns_that_come_and_go_are_not_ordered_at_once(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    world = World({"part.example.com": [HERE]})
+    async with world.opened(panel_database, tmp_path, "www.part.example.com"):
+        before = len(world.orders())
+        for name in ("a.part.example.com", "b.part.example.com"):
+            made = (await world.ada.post(f"/sites/{world.site}/domains", {"name": name})).json()
+            await world.look()
+            await world.ada.delete(f"/domains/{made['id']}", {})
+            await world.look()
+        soon = len(world.orders())
+        await world.ada.post(f"/sites/{world.site}/domains", {"name": "a.part.example.com"})
+        await world.look()
+        await world.later()
+        await world.look()
+
+    assert soon == before
+    assert len(world.orders()) > before
 
 
 async def test_a_name_that_stops_resolving_does_not_let_the_certificate_of_the_others_run_out(
@@ -288,6 +341,7 @@ async def test_another_authority_issues_at_once_without_the_names_left_out(
         await panel_database.execute(
             "UPDATE acme_certificates SET directory = 'https://before.test/d' WHERE name LIKE 'site:%'"
         )
+        await world.failed_long_ago()
         await world.look()
         shown = await world.shown()
 
