@@ -244,6 +244,28 @@ async def test_names_of_a_zone_that_is_delegated_elsewhere_are_left_out(
     assert "At its registrar name panel.test" in left["reason"]
 
 
+async def test_an_order_continues_once_the_parent_of_its_zone_answers(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    async with server.core(panel_database, tmp_path) as world:
+        server.authority.verdict = server.found
+        await world.issue(challenge="dns-01", wildcards=["*.example.com"])
+        ordered = server.orders()
+        parents, server.parents.parents = server.parents.parents, {}
+        await world.look()
+        away = await world.shown()
+        server.parents.parents = parents
+        await panel_database.execute("UPDATE acme_certificates SET due_at = now() WHERE name LIKE 'site:%'")
+        await world.look()
+        shown = await world.shown()
+
+    assert "It is not known whether example.com is delegated" in away["last_error"]
+    assert away["left_out"] == []
+    assert shown["names"] == ["example.com", "*.example.com"]
+    assert server.orders() - ordered == 1
+
+
 async def test_what_a_core_that_was_killed_has_left_in_the_zone_goes_with_the_next_one(
     panel_database: Database, tmp_path: Path
 ) -> None:

@@ -54,11 +54,12 @@ class ZoneProofs:
             raise NamesRefused(" ".join(dict.fromkeys(map(str, refused.values()))), refused)
 
     async def _show(self, zone: str, texts: Mapping[str, Sequence[str]]) -> dict[str, AcmeError]:
-        """Returns why names of this zone cannot be proven now, so that those of other zones can be."""
+        """Returns why names of this zone cannot be proven, so that those of other zones can be. Raises what says
+        nothing about the names, such as a name server that does not answer: the order continues later."""
         try:
             await self._proving.show(self._owner_id, zone, texts)
         except ServiceError as error:
-            if error.code not in (ErrorCode.CONFLICT, ErrorCode.UNAVAILABLE):
+            if error.code is not ErrorCode.CONFLICT:
                 raise
             why = Refused(f"{error.message} {error.hint or ''}".rstrip(), kind=NOT_SHOWN)
             names = [record.removeprefix(PREFIX) for record in texts]
