@@ -26,11 +26,11 @@ from svc_actors.certificates import (
 from svc_actors.certificates.issuing import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    LONGEST_RETRY_AFTER,
     Issued,
     pause_after,
     renewal_of,
 )
+from svc_actors.certificates.left_out import LONGEST_RETRY_AFTER
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, keep_running, service_itself

@@ -9,6 +9,7 @@ import pytest
 from svc_actors.certificates.left_out import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    LONGEST_RETRY_AFTER,
     Current,
     Refusal,
     all_names,
@@ -39,6 +40,15 @@ def test_the_pause_before_another_try_grows_and_ends() -> None:
 
     assert first == FIRST_PAUSE
     assert left[0].next_try - NOW == LONGEST_PAUSE
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(60.0, FIRST_PAUSE), (7200.0, timedelta(hours=2)), (1e9, LONGEST_RETRY_AFTER)]
+)
+def test_no_try_is_sooner_than_the_authority_asks(asked: float, expected: timedelta) -> None:
+    [left] = read(stored(refused([], [Refusal("a", "b", retry_after=asked)], NOW)))
+
+    assert left.next_try - NOW == expected
 
 
 @pytest.mark.parametrize(

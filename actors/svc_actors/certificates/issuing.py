@@ -30,7 +30,7 @@ from cryptography.x509.oid import NameOID
 from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, load_key, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.certificates import left_out
-from svc_actors.certificates.left_out import Current, LeftOut, Refusal
+from svc_actors.certificates.left_out import LONGEST_RETRY_AFTER, Current, LeftOut, Refusal
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
@@ -41,8 +41,6 @@ FIRST_PAUSE: Final = timedelta(minutes=5)
 FIRST_PAUSE_AWAY: Final = timedelta(seconds=30)
 """After a first failure to reach the authority, which costs it nothing."""
 LONGEST_PAUSE: Final = timedelta(hours=6)
-LONGEST_RETRY_AFTER: Final = timedelta(days=7)
-"""Authorities' longest rate limits are weekly."""
 SHORTEST_PAUSE: Final = timedelta(seconds=1)
 RENEWED_WITH_LEFT: Final = 1 / 3 + 1 / 30
 """The part of a lifetime that is left when renewals start (`renewal_of`)."""

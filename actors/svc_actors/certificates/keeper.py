@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
@@ -134,7 +135,8 @@ class Keeper(Generic[ChallengesT]):
     async def _failed(self, work: Work, error: AcmeError) -> None:
         refusals: list[Refusal] = []
         if self._explain is not None and isinstance(error, NamesRefused):
-            refusals = await _explained(self._explain, work.challenge, error.names)
+            explained = await _explained(self._explain, work.challenge, error.names)
+            refusals = [replace(each, retry_after=error.retry_after) for each in explained]
             error = Refused(" ".join(each.reason for each in refusals), retry_after=error.retry_after)
         await self._actor.ask(IssuedCertificate.failed, error, refusals)
 
@@ -217,10 +219,14 @@ def _by_name(error: AcmeError, names: Sequence[str]) -> AcmeError:
     of an order say only in their text which name it is."""
     if isinstance(error, NamesRefused):
         own = {name: problem for name, problem in error.names.items() if name in names}
-        return NamesRefused(str(error), own, retry_after=error.retry_after) if own else Refused(str(error))
-    # A limit of certificates counts those of a domain, and has its name: all names below it share the limit.
+        if not own:
+            return Refused(str(error), retry_after=error.retry_after)
+        return NamesRefused(str(error), own, retry_after=error.retry_after)
+    # Limits may count what is ordered for a domain, and have its name: all names below it share the limit.
     if isinstance(error, Refused) or (isinstance(error, RateLimited) and "already issued" not in str(error)):
         named = [name for name in names if re.search(rf"(?<![\w.*-]){re.escape(name)}(?!\.?[\w-])", str(error))]
+        if isinstance(error, RateLimited):
+            named = [name for name in named if not any(each.endswith(f".{name}") for each in names)]
         if named:
             return NamesRefused(str(error), dict.fromkeys(named, error), retry_after=error.retry_after)
     return error

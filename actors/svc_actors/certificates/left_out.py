@@ -17,6 +17,8 @@ from typing import Any, Final
 FIRST_PAUSE: Final = timedelta(minutes=15)
 LONGEST_PAUSE: Final = timedelta(days=1)
 """Authorities limit refused names by the hour, and orders of an account by three hours."""
+LONGEST_RETRY_AFTER: Final = timedelta(days=7)
+"""Authorities' longest rate limits are weekly."""
 PATIENT_UNTIL: Final = 6
 """The part of its lifetime that a certificate has left when names it covers are dropped from the next one: half of the
 time for renewals, so that the others have the other half."""
@@ -26,11 +28,13 @@ _TRIES_BEFORE_OTHERS: Final = 2
 
 @dataclass(frozen=True)
 class Refusal:
-    """A name that the authority refused. `reason`: why, and who can change it. `found`: what its DNS said."""
+    """A name that the authority refused. `reason`: why, and who can change it. `found`: what its DNS said.
+    `retry_after`: the seconds that the authority asks to wait, if given."""
 
     name: str
     reason: str
     found: tuple[str, ...] = ()
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,8 @@ class LeftOut(Refusal):
     def next_try(self) -> datetime:
         """When the authority may be asked about it again."""
         pause: timedelta = min(FIRST_PAUSE * 2 ** min(self.tries - 1, 20), LONGEST_PAUSE)
-        return self.at + pause
+        asked = timedelta(seconds=self.retry_after or 0.0)
+        return self.at + max(pause, min(asked, LONGEST_RETRY_AFTER))
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datet
             name=each.name,
             reason=each.reason,
             found=each.found,
+            retry_after=each.retry_after,
             tries=before.tries + 1 if before else 1,
             at=now,
             out=True,

@@ -324,9 +324,11 @@ async def test_a_limit_on_one_name_leaves_out_that_name(panel_database: Database
     world.authority.fail("neworder", problem("rateLimited", detail, 429, retry_after="3600"))
     async with world.opened(panel_database, tmp_path, "www.part.example.com"):
         shown = await world.shown()
+        left = await panel_database.fetchval("SELECT left_out FROM acme_certificates WHERE name LIKE 'site:%'")
 
     assert shown["names"] == ["part.example.com"]
     assert detail in shown["left_out"][0]["reason"]
+    assert left["www.part.example.com"]["retry_after"] == 3600
 
 
 async def test_another_authority_issues_at_once_without_the_names_left_out(
@@ -349,9 +351,15 @@ async def test_another_authority_issues_at_once_without_the_names_left_out(
     assert shown["names"] == ["part.example.com"]
 
 
-async def test_a_limit_on_a_domain_leaves_out_nothing(panel_database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "detail",
+    [
+        'too many certificates (50) already issued for "part.example.com" in the last 168h0m0s',
+        "too many requests for part.example.com in the last 3h0m0s",
+    ],
+)
+async def test_a_limit_on_a_domain_leaves_out_nothing(panel_database: Database, tmp_path: Path, detail: str) -> None:
     world = World({"part.example.com": [HERE], "www.part.example.com": [HERE]})
-    detail = 'too many certificates (50) already issued for "part.example.com" in the last 168h0m0s'
     world.authority.fail("neworder", problem("rateLimited", detail, 429, retry_after="3600"))
     async with world.opened(panel_database, tmp_path, "www.part.example.com"):
         shown = await world.shown()

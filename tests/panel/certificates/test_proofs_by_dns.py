@@ -244,9 +244,7 @@ async def test_names_of_a_zone_that_is_delegated_elsewhere_are_left_out(
     assert "At its registrar name panel.test" in left["reason"]
 
 
-async def test_an_order_continues_once_the_parent_of_its_zone_answers(
-    panel_database: Database, tmp_path: Path
-) -> None:
+async def test_an_order_continues_once_the_parent_of_its_zone_answers(panel_database: Database, tmp_path: Path) -> None:
     server = Server()
     async with server.core(panel_database, tmp_path) as world:
         server.authority.verdict = server.found
