@@ -1,11 +1,15 @@
-"""A certificate that is not wanted any more, while an order for it is under way."""
+"""A certificate that is not wanted any more, or for other names, while an order for it is under way."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import pytest
 
 from svc_actors.acme import ChallengeType, Refused
 from svc_actors.certificates import IssuedCertificate, Issuing
+from svc_actors.certificates.issuing import Wait, Work
+from svc_actors.certificates.left_out import Refusal
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -33,3 +37,35 @@ async def test_what_comes_of_its_order_is_refused_and_nothing_crashes(database: 
             codes.append(refused.value.code)
 
     assert codes == [ErrorCode.NOT_FOUND] * 3
+
+
+@pytest.mark.parametrize("new_order_is_under_way", [False, True])
+async def test_refusals_of_an_order_that_was_replaced_leave_out_no_name(
+    database: Database, new_order_is_under_way: bool
+) -> None:
+    issuing = Issuing(database, Sealer(bytes(32)))
+    async with ActorSystem.open() as actors:
+        actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
+        actor = actors.ref(IssuedCertificate, "site:1")
+
+        async def want(*names: str) -> None:
+            authority, contact, pause = "https://authority.test/", "ops@example.com", timedelta(minutes=15)
+            await actor.ask(IssuedCertificate.want, authority, contact, names, ChallengeType.HTTP_01, pause)
+
+        await want("shop.example.com", "old.example.com")
+        replaced = await actor.ask(IssuedCertificate.step)
+        assert isinstance(replaced, Work)
+        await want("shop.example.com", "new.example.com")
+        if new_order_is_under_way:
+            await actor.ask(IssuedCertificate.step)
+        refusals = [Refusal("shop.example.com", "no address"), Refusal("old.example.com", "no address")]
+        await actor.ask(IssuedCertificate.failed, Refused("no"), refusals, replaced.key)
+        now = await actor.ask(IssuedCertificate.step)
+        left = await database.fetchval("SELECT left_out FROM acme_certificates")
+        await want("shop.example.com")
+        paced = await actor.ask(IssuedCertificate.step)
+
+    assert isinstance(now, Work)
+    assert now.names == ("shop.example.com", "new.example.com")
+    assert left == {}
+    assert isinstance(paced, Wait)

@@ -246,13 +246,17 @@ class IssuedCertificate(Actor):
 
         return await self._database.transact(work)
 
-    async def failed(self, error: AcmeError, refusals: Sequence[Refusal] = ()) -> None:
+    async def failed(self, error: AcmeError, refusals: Sequence[Refusal] = (), key: bytes | None = None) -> None:
         """The attempt failed. An order that the authority refused is given up; after any other failure the same order
         continues. `refusals`: the names that the authority refused, if it refused only some: the next order is without
-        these."""
+        these. `key`: of the order that they belong to; with one that `want` has replaced they are dropped."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
+            if refusals and not self._is_under_way(row, key):
+                # Says nothing about the names of the new order, but the authority counts it.
+                await tx.execute("UPDATE acme_certificates SET failed_at = now() WHERE name = $1", self.key)
+                return
             if refusals:
                 if await self._go_on_without(tx, row, refusals):
                     return
@@ -360,6 +364,9 @@ class IssuedCertificate(Actor):
         if row["order_key"] is None:
             await self._write(tx, left_out.all_names(left_out.read(row["left_out"])))
         await audit.record(tx, caller, Target("certificate", self.key, ", ".join(row["names"])), details)
+
+    def _is_under_way(self, row: Record, key: bytes | None) -> bool:
+        return row["order_key"] is not None and self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY) == key
 
     def _issued(self, row: Record) -> Issued | None:
         if row["chain"] is None:

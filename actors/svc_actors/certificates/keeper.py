@@ -138,7 +138,7 @@ class Keeper(Generic[ChallengesT]):
             explained = await _explained(self._explain, work.challenge, error.names)
             refusals = [replace(each, retry_after=error.retry_after) for each in explained]
             error = Refused(" ".join(each.reason for each in refusals), retry_after=error.retry_after)
-        await self._actor.ask(IssuedCertificate.failed, error, refusals)
+        await self._actor.ask(IssuedCertificate.failed, error, refusals, work.key)
 
     async def _act(self, client: AcmeClient, work: Work) -> None:
         """One exchange with the authority. Raises `AcmeError`."""
