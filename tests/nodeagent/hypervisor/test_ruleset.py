@@ -128,7 +128,25 @@ def test_a_guest_on_a_tap_of_its_own_speaks_from_any_link_local_address_but_the_
     texts = [json.dumps(rule) for rule in rules]
     first_accepted = next(n for n, rule in enumerate(texts) if random in rule and '"accept"' in rule)
     assert next(n for n, rule in enumerate(texts) if hosts in rule) < first_accepted
-    assert any(random in rule and '"limit"' in rule for rule in texts)
+
+
+def test_few_link_local_addresses_are_let_in_at_a_time_and_each_of_them_without_limit() -> None:
+    (tap,) = planned(NetworkSpec(nics=(nic("2001:db8:0:5::1/64"),)))
+    texts = [json.dumps(rule) for rule in guard.rules(tap)]
+    members = f'"@{guard.LINK_LOCAL_SOURCES}"'
+    dropping, adding = (number for number, rule in enumerate(texts) if members in rule)
+    first_accepted = next(number for number, rule in enumerate(texts) if '"fe80::"' in rule and '"accept"' in rule)
+    assert dropping < adding < first_accepted
+    assert f'"right": {members}}}}}, {{"limit": ' in texts[dropping]
+    assert verdicts([guard.rules(tap)[dropping], guard.rules(tap)[adding]]) == ["drop", "set"]
+    # "update" would renew a member with each packet: it could stay for ever
+    assert '{"op": "add", ' in texts[adding]
+    # the host has a permanent neighbour entry for the address derived from the MAC
+    own = f'{{"op": "!=", "left": {{"payload": {{"protocol": "ip6", "field": "saddr"}}}}, "right": "{tap.link_local}"}}'
+    assert all(own in texts[number] for number in (dropping, adding))
+    assert [rule for rule in texts if '"limit"' in rule and '"fe80::"' in rule] == [texts[dropping]]
+    (filled,) = (body for body in bodies(guard.sets("svc"), "set") if body["name"] == guard.LINK_LOCAL_SOURCES)
+    assert (filled["type"], filled["timeout"]) == (["ifname", "ipv6_addr"], 60)
 
 
 def test_a_bridged_guest_speaks_from_the_link_local_address_of_its_mac_alone() -> None:
@@ -136,6 +154,7 @@ def test_a_bridged_guest_speaks_from_the_link_local_address_of_its_mac_alone() -
     (tap,) = planned(spec, uplink=Uplink("br0"))
     rules = guard.rules(tap)
     assert verdicts_of(rules, '"prefix": {"addr": "fe80::"') == []
+    assert verdicts_of(rules, guard.LINK_LOCAL_SOURCES) == []
     assert "accept" in verdicts_of(rules, f'"right": "{tap.link_local}"')
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterable
 
 import pytest
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, ICMPv6PacketTooBig, IPv6
+from scapy.layers.inet6 import (
+    ICMPv6EchoRequest,
+    ICMPv6ND_NS,
+    ICMPv6NDOptSrcLLAddr,
+    ICMPv6PacketTooBig,
+    IPv6,
+)
 from scapy.packet import Packet, Raw
 
 from svc_nodeagent.hypervisor.network import ruleset
-from svc_nodeagent.protocol import Action, Direction, Topology
+from svc_nodeagent.protocol import Action, Direction, Spoof, Topology
 from tests.system.network.forged import MARK, Stage, udp4, udp6
 from tests.system.network.lab import CARRIED
 from tests.system.network.matrix import Matrix, Tcp
@@ -120,6 +127,30 @@ async def test_a_guest_with_many_addresses_takes_few_neighbours_of_the_host(matr
     await matrix.pings_gateway(guest, 6)
     listed = matrix.lab.host.output("ip", "-6", "-j", "neighbour", "show", "dev", matrix.lab.tap(guest))
     assert len(json.loads(listed)) < 200
+
+
+@pytest.mark.parametrize("topology", CARRIED)
+async def test_a_guest_with_many_link_local_addresses_takes_few_neighbours_of_the_host(
+    matrix: Matrix, topology: Topology
+) -> None:
+    """A single address, as an ordinary guest chooses one, is not limited. Few pings are sent from it, because the guest
+    does not answer for it here: replies that wait for a neighbour fill the buffer of the kernel's ICMP socket."""
+    stage = stage_of(matrix, topology)
+    guest = stage.liar
+
+    async def ping(numbers: Iterable[int]) -> int:
+        before = await matrix.dropped(guest, Spoof.NEIGHBOUR)
+        for number in numbers:
+            ping = IPv6(src=f"fe80::7:{number:x}", dst="fe80::1", hlim=255) / ICMPv6EchoRequest(id=7, seq=7)
+            matrix.lab.inject(guest, bytes(stage.ethernet() / ping))
+        await matrix.pings_gateway(guest, 6)
+        return await matrix.dropped(guest, Spoof.NEIGHBOUR) - before
+
+    assert await ping([0] * 15) == 0
+    assert await ping(range(1, 501)) > 450
+    assert await ping([0] * 15) == 0
+    listed = matrix.lab.host.output("ip", "-6", "-j", "neighbour", "show", "dev", matrix.lab.tap(guest))
+    assert len([entry for entry in json.loads(listed) if entry["dst"].startswith("fe80::7:")]) < 20
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -48,6 +48,14 @@ SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
 table: if a thousand taps had sets of their own, this would take half a minute."""
 _ROUTER_MESSAGES_4, _ROUTER_MESSAGES, _ERRORS_4, _ERRORS, _EXTENSIONS = (f"@{name}" for name in SETS)
 
+LINK_LOCAL_SOURCES: Final = "link_local_sources"
+"""The set of the link-local addresses, by tap, that guests may send from at the moment. The rules fill it."""
+_SOURCES_TOGETHER, _SOURCE_SECONDS = 65_535, 60
+_SOURCES_A_MINUTE, _SOURCES_AT_ONCE = 4, 8
+"""A limit of a guest's new members in this set, so that it has at most 12 at a time. The host has to resolve each of
+them that it answers, and its neighbour table is shared by all guests; only the link-local address derived from the MAC
+has a permanent entry and is not limited."""
+
 _MEMBERSHIP_QUERY = 0x11
 _ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
 _TARGET_BITS, _OPTION_BITS = 64, 192
@@ -58,7 +66,7 @@ _ERRED_TARGET_BITS = {4: 64 + 128, 6: 64 + 192}
 """The position at which an error message quotes the target of the packet that caused it, in bits of the message."""
 _SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
 """A limit of solicitations: a guest may send them from any address of its networks, and the host keeps a neighbour
-entry for each of these for some seconds, in one table for all guests."""
+entry for each of these for some seconds, in the same table."""
 
 
 class PacketCount(NamedTuple):
@@ -91,9 +99,20 @@ def guard(
 
 def sets(table: str) -> list[Json]:
     return [
-        command
-        for name, (type, members) in SETS.items()
-        for command in (named_set(FAMILY, table, name, type), *elements(FAMILY, table, name, members))
+        named_set(
+            FAMILY,
+            table,
+            LINK_LOCAL_SOURCES,
+            ["ifname", "ipv6_addr"],
+            flags=["timeout"],
+            timeout=_SOURCE_SECONDS,
+            size=_SOURCES_TOGETHER,
+        ),
+        *(
+            command
+            for name, (type, members) in SETS.items()
+            for command in (named_set(FAMILY, table, name, type), *elements(FAMILY, table, name, members))
+        ),
     ]
 
 
@@ -215,6 +234,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
     hosts = [str(each) for each in tap.gateways if each.version == 6 and each in tap.link_locals]
     return [
         *((_IS_IPV6, match(header("ip6", "saddr"), each), *forged) for each in hosts),
+        *(_few_link_locals(tap) if tap.bridge is None else ()),
         (_IS_IPV6, match(header("udp", "sport"), 547), *_dropped(Spoof.DHCP, tap.device)),
         (_IS_IPV6, match(header("udp", "dport"), {"range": [546, 547]}), *_dropped(Spoof.DHCP, tap.device)),
         (_IS_IPV6, match({"exthdr": {"name": "frag", "field": "nexthdr"}}, _EXTENSIONS), *forged),
@@ -237,8 +257,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         *((_IS_IPV6, kind, too_long, *neighbour) for kind in (solicit, advertise)),
         *(
             (_IS_IPV6, solicit, match(header("ip6", "saddr"), address_json(each)), too_often, *neighbour)
-            for each in own
-            if each != IPv6Network(tap.link_local)
+            for each in tap.ipv6
         ),
         *(
             (_IS_IPV6, advertise, match(_message_bits(_TARGET_BITS, 128), hex(int(IPv6Address(each)))), *neighbour)
@@ -252,6 +271,24 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         (_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, *neighbour),
         (_IS_IPV6, match(header("ip6", "saddr"), "::"), match(header("icmpv6", "type"), _LISTENER_REPORT), DROP),
         (_IS_IPV6, *forged),
+    ]
+
+
+def _few_link_locals(tap: TapPlan) -> list[tuple[Json, ...]]:
+    """Drop packets from too many link-local addresses; members of the set are not limited. A member is not renewed by
+    its packets but added again after its time, otherwise a guest could keep any number of members."""
+    chosen = (
+        _IS_IPV6,
+        match(header("ip6", "saddr"), address_json(LINK_LOCALS)),
+        match(header("ip6", "saddr"), str(tap.link_local), unlike=True),
+    )
+    source: Json = {"concat": [meta("iifname"), header("ip6", "saddr")]}
+    members = f"@{LINK_LOCAL_SOURCES}"
+    too_many: Json = {"limit": {"rate": _SOURCES_A_MINUTE, "per": "minute", "burst": _SOURCES_AT_ONCE, "inv": True}}
+    admitted: Json = {"set": {"op": "add", "elem": source, "set": members}}
+    return [
+        (*chosen, match(source, members, unlike=True), too_many, *_dropped(Spoof.NEIGHBOUR, tap.device)),
+        (*chosen, admitted),
     ]
 
 

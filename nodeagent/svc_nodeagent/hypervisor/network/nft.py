@@ -149,8 +149,8 @@ def rule(family: str, table: str, chain: str, *expressions: Json) -> Json:
     return {"add": {"rule": {"family": family, "table": table, "chain": chain, "expr": expressions}}}
 
 
-def named_set(family: str, table: str, name: str, type: Json) -> Json:
-    return {"add": {"set": {"family": family, "table": table, "name": name, "type": type}}}
+def named_set(family: str, table: str, name: str, type: Json, **options: Json) -> Json:
+    return {"add": {"set": {"family": family, "table": table, "name": name, "type": type, **options}}}
 
 
 def verdict_map(family: str, table: str, name: str, type: Json) -> Json:
