@@ -3,7 +3,8 @@
 Invariants:
 - the schedule is in the rows: a restart loses nothing;
 - each endpoint has its own task: an endpoint that hangs, crashes or refuses delays no other;
-- an endpoint has one round at a time.
+- an endpoint has one round at a time. It needs no actor: attempts take longer than a message may, and nothing else
+  decides about them.
 
 Why: docs/decisions/0015-webhooks.md.
 """
@@ -18,10 +19,10 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.runtime import ActorSystem, Crash, DomainError
+from svc_actors.runtime import Crash, DomainError
 from svc_actors.store import Loops, ServiceLoop
 from svc_actors.webhooks import deliveries
-from svc_actors.webhooks.endpoint import Delivering, Round, WebhookEndpoint
+from svc_actors.webhooks.endpoint import Delivering, Round
 from svc_actors.webhooks.outbox import CHANNEL
 
 LONGEST_LOOK: Final = 30.0
@@ -45,11 +46,7 @@ async def _forget(delivering: Delivering) -> None:
 class Dispatcher:
     """Rounds run in `nursery`. `on_crash` gets their defects, as of an actor."""
 
-    def __init__(
-        self, delivering: Delivering, actors: ActorSystem, nursery: trio.Nursery, on_crash: Callable[[Crash], None]
-    ) -> None:
-        actors.register(WebhookEndpoint, lambda _: WebhookEndpoint(delivering))
-        self._actors = actors
+    def __init__(self, delivering: Delivering, nursery: trio.Nursery, on_crash: Callable[[Crash], None]) -> None:
         self._delivering = delivering
         self._database = delivering.database
         self._clock = delivering.clock
@@ -98,8 +95,7 @@ class Dispatcher:
 
     async def _deliver(self, endpoint_id: UUID) -> None:
         try:
-            endpoint = self._actors.ref(WebhookEndpoint, str(endpoint_id))
-            await Round(self._delivering, endpoint, lambda: self._draining).deliver()
+            await Round(self._delivering, endpoint_id, lambda: self._draining).deliver()
         except Exception as error:
             # Whatever it is, it ends no other endpoint's round. The rows are unchanged and will be tried again.
             defect = not isinstance(error, DomainError)

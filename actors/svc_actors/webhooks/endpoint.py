@@ -1,4 +1,4 @@
-"""One webhook endpoint: its round makes the attempts that are due, a few at a time, and its actor records them.
+"""A round of one webhook endpoint: it makes the attempts that are due, a few at a time.
 
 Invariants:
 - at most `PARALLEL` attempts of an endpoint, and one of a delivery, are under way at once; so the order of deliveries
@@ -7,14 +7,13 @@ Invariants:
   in all attempts;
 - an attempt is made before it is recorded: after a crash between the two it is repeated (at least once).
 
-The round awaits receivers, so it is a task and not a handler of the actor. A round ends when nothing is due, and at the
-latest `ROUND_SECONDS` plus an attempt's deadline after its start, so that alerts about a busy endpoint are written.
-`svc_actors.webhooks.dispatch` then starts the next round.
+A round ends when nothing is due, and at the latest `ROUND_SECONDS` plus an attempt's deadline after its start, so that
+alerts about a busy endpoint are written. `svc_actors.webhooks.dispatch` then starts the next round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -23,7 +22,6 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.runtime import Actor, Ref
 from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Database, Transaction, background_nursery
 from svc_actors.webhooks import deliveries, endpoints
@@ -59,27 +57,12 @@ class Delivering:
     clock: Clock = utc_now
 
 
-class WebhookEndpoint(Actor):
-    """Serialises what attempts make of an endpoint: the states of its deliveries, and whether it is disabled."""
-
-    def __init__(self, services: Delivering) -> None:
-        self._services = services
-
-    async def record(self, attempts: Sequence[deliveries.Attempt]) -> Sequence[deliveries.Attempt]:
-        """Returns those whose delivery still existed."""
-        return await deliveries.record(self._services.database, attempts)
-
-    async def end_round(self, ended: Collection[DeliveryStatus]) -> None:
-        await self._services.database.transact(lambda tx: self._services.after_round(tx, UUID(self.key), ended))
-
-
 class Round:
     """`draining` is asked before each attempt: if so, those under way end, and no others start."""
 
-    def __init__(self, services: Delivering, endpoint: Ref[WebhookEndpoint], draining: Callable[[], bool]) -> None:
+    def __init__(self, services: Delivering, endpoint_id: UUID, draining: Callable[[], bool]) -> None:
         self._services = services
-        self._endpoint = endpoint
-        self._endpoint_id = UUID(endpoint.key)
+        self._endpoint_id = endpoint_id
         self._draining = draining
         self._woken = trio.Event()
         # In order: deliveries that were read ahead; how often these became outdated; attempts under way; outcomes to be
@@ -105,7 +88,7 @@ class Round:
                         break
                     await self._woken.wait()
         if self._ended:
-            await self._endpoint.ask(WebhookEndpoint.end_round, self._ended)
+            await database.transact(lambda tx: self._services.after_round(tx, self._endpoint_id, self._ended))
 
     def _announced(self, payload: str) -> None:
         if payload == str(self._endpoint_id):
@@ -147,7 +130,7 @@ class Round:
         if not self._made:
             return
         made, self._made = self._made, []
-        for attempt in await self._endpoint.ask(WebhookEndpoint.record, made):
+        for attempt in await deliveries.record(self._services.database, made):
             status = attempt.verdict.status
             self._ended.add(status)
             if status is not DeliveryStatus.DELIVERED:

@@ -138,7 +138,7 @@ async def open_services(
         loops.repeat("backups of machines", BACKUPS_SECONDS, partial(run_due, database, actors))
         add_retention(loops, database, events, config.data_dir)
         await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
-        webhooks = Dispatcher(delivering, actors, nursery, alerts.notice)
+        webhooks = Dispatcher(delivering, nursery, alerts.notice)
         add_webhook_loops(loops, webhooks, delivering)
         loops.repeat("alert webhooks", TELL_SECONDS, partial(tell_receivers, database))
         loops.repeat("backups", backup_results.LOOK_SECONDS, partial(backup_results.look, database))

@@ -177,7 +177,7 @@ async def open_services(
         loops.repeat_from_now("handovers of sites", HANDOVER_SECONDS, partial(retry_handovers, database))
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
-        webhooks = Dispatcher(delivering, actors, nursery, alerts.notice)
+        webhooks = Dispatcher(delivering, nursery, alerts.notice)
         add_webhook_loops(loops, webhooks, delivering)
         uploads = Uploads(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)

@@ -53,7 +53,7 @@ async def test_until_a_node_was_heard_its_pools_give_out_nothing(database: Datab
             await stage.machine()
 
         assert refusal.value.code is ErrorCode.UNAVAILABLE
-        assert "node alpha has not said yet" in refusal.value.message
+        assert "node alpha has not reported yet" in refusal.value.message
         await stage.probe.probe(stage.world.node_id)
         assert await stage.held(await stage.machine()) == {"10.77.0.2": "allocated"}
 

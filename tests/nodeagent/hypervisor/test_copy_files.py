@@ -125,7 +125,7 @@ async def test_what_shows_files_has_the_group_of_kvm_where_it_uses_kvm_and_no_ot
     monkeypatch.setattr(reader, "DEVICE", device)
     monkeypatch.setattr(reader, "EMULATOR", str(emulator))
 
-    with pytest.raises(HostError, match=f"did not come up: Groups:{groups}$"):
+    with pytest.raises(HostError, match=f"did not start: Groups:{groups}$"):
         async with reader.showing([], data_folder, accelerator):
             raise AssertionError("it shows nothing")
 

@@ -299,7 +299,6 @@ async def test_a_crash_between_sending_and_recording_sends_again_under_the_same_
                 await world.emit()
                 first = await receiver.next()
                 await recording.wait()
-                world.panel.services.actors._close()
                 process.cancel()
 
         async with open_webhooks(panel_database, tmp_path, receiving=receiving) as world:

@@ -156,7 +156,7 @@ async def test_a_power_cut_in_the_middle_leaves_nothing_that_is_taken_for_an_arc
 @pytest.mark.parametrize(
     ("further", "said"),
     [
-        ({"SVC_BACKUP_PASSPHRASE": "short"}, "no passphrase of at least 12 characters"),
+        ({"SVC_BACKUP_PASSPHRASE": "short"}, "missing or has fewer than 12 characters"),
         ({"SVC_BACKUP_TO": ""}, "Where are the backups?"),
         ({"SVC_BACKUP_TO": "ftp://host/folder"}, "neither a folder nor sftp://"),
     ],

@@ -141,7 +141,7 @@ async def test_each_kind_is_adopted_or_discarded_and_a_lost_node_is_written_off(
         destroyed: "unknown",
     }
     assert early.code == Exit.UNAVAILABLE
-    assert "node sim-0003 has not said yet" in early.err
+    assert "node sim-0003 has not reported yet" in early.err
     assert not_awaited.code == Exit.CONFLICT
     assert "Node sim-0001 is not awaited" in not_awaited.err
     assert records.keys() == {*names, "later"}
