@@ -37,13 +37,13 @@ class Admission:
         self._most = most
         self._of_one = of_one
         self._places: dict[str, _Place] = {}
-        self._idle: dict[Seat, None] = {}
+        self._idle: dict[ConnectionSlot, None] = {}
         self._held = 0
 
     def __len__(self) -> int:
         return self._held
 
-    def enter(self, address: str, evict: Callable[[], None]) -> Seat | None:
+    def enter(self, address: str, evict: Callable[[], None]) -> ConnectionSlot | None:
         """A seat for a connection from `address`, or None if there is no room. `evict` is called when the idle
         connection has to make room: it must close the connection, and neither block nor raise."""
         key = place_of(address)
@@ -59,11 +59,11 @@ class Admission:
         place = self._places.setdefault(key, _Place(key))
         place.held += 1
         self._held += 1
-        seat = Seat(self, place, evict)
+        seat = ConnectionSlot(self, place, evict)
         seat.idle()
         return seat
 
-    def _make_room(self, seat: Seat) -> None:
+    def _make_room(self, seat: ConnectionSlot) -> None:
         seat.leave()
         seat.evict()
 
@@ -74,10 +74,10 @@ class _Place:
     def __init__(self, key: str) -> None:
         self.key = key
         self.held = 0
-        self.idle: dict[Seat, None] = {}
+        self.idle: dict[ConnectionSlot, None] = {}
 
 
-class Seat:
+class ConnectionSlot:
     """The seat of one connection, idle until `busy` is called. `leave` may be repeated."""
 
     __slots__ = ("_admission", "_left", "_place", "evict")
@@ -140,7 +140,7 @@ def of_clients() -> Admission:
     return Admission(most, max(1, most // 4))
 
 
-def of_strangers() -> Admission:
+def of_unauthenticated() -> Admission:
     """For connections at the gateway without a node's certificate: at most an eighth of the descriptors, half of that
     per source, since a thousand nodes may come back at once from behind one address."""
     most = min(MOST_UNPROVEN, _descriptors() // 8)

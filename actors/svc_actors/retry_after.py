@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 
-def seconds_asked(headers: Mapping[str, str]) -> float | None:
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait by Retry-After, which is a number of seconds or a date (RFC 9110, 10.2.3); None if it is neither.
     The names of `headers` are in lower case, as in httpx."""
     asked = headers.get("retry-after", "")

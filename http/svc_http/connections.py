@@ -36,7 +36,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import H11SendableEvent
 
-from svc_actors.admission import Admission, Seat
+from svc_actors.admission import Admission, ConnectionSlot
 
 FIRST_REQUEST_SECONDS: Final = 1.0
 """When the server stops: a client that connected a moment before has a request on its way, and is answered."""
@@ -60,7 +60,7 @@ class BoundedConfig(Config):
 class ContainedConnection(TCPServer):
     """One accepted connection. The base closes its stream however it ends."""
 
-    _seat: Seat | None = None
+    _seat: ConnectionSlot | None = None
     _asked = False
     _heard_out = False
 

@@ -48,7 +48,7 @@ _OPERATORS = 64
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.server")
 
 
-class Keeping(Protocol):
+class ListenerKeeper(Protocol):
     """Keeps listening sockets while the service restarts."""
 
     def bind(self, addresses: Sequence[str]) -> list[str]:
@@ -66,7 +66,7 @@ async def serve_https(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
     *,
-    listener: Keeping | None = None,
+    listener: ListenerKeeper | None = None,
 ) -> None:
     """Serve on `bind`, addresses and ports, until `shutdown` is set. Reports as started with the URLs listened on (the
     port is the real one if 0 was requested)."""
@@ -88,7 +88,7 @@ async def serve_tls(
     stopped: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
     *,
-    listener: Keeping | None = None,
+    listener: ListenerKeeper | None = None,
 ) -> None:
     """As `serve_https`, for an application without event streams, until `stopped` returns."""
     connections.install()
@@ -226,7 +226,7 @@ class _LocalConfig(_ServerConfig):
 
 
 class _HttpsConfig(_NetworkConfig):
-    def __init__(self, certificates: Certificates, listener: Keeping | None) -> None:
+    def __init__(self, certificates: Certificates, listener: ListenerKeeper | None) -> None:
         super().__init__()
         self._certificates = certificates
         self._listener = listener

@@ -30,7 +30,7 @@ from pydantic_core import to_json
 
 from svc.registry.principal import Principal
 from svc.registry.streaming import EventStream, View
-from svc_actors.store import Event, Gone, SlowReader, Subscription
+from svc_actors.store import Event, PositionLost, SlowReader, Subscription
 from svc_common.errors import ErrorCode, ServiceError, rate_limited, unauthenticated
 
 HEARTBEAT = 15.0
@@ -129,7 +129,7 @@ class Streams:
             opening = _OPENING
             try:
                 events = await stack.enter_async_context(stream.subscribe(stream.after))
-            except Gone:
+            except PositionLost:
                 opening += _RESET
                 events = await stack.enter_async_context(stream.subscribe(None))
             # Sent only now: a client that has read this gets every change from here on.
@@ -144,7 +144,7 @@ class Streams:
                         event = await reader.next(events, quiet_since + HEARTBEAT)
                     except StopAsyncIteration:
                         return
-                    except (SlowReader, Gone, ServiceError) as error:
+                    except (SlowReader, PositionLost, ServiceError) as error:
                         log.info("events.stream_ended", reason=str(error))
                         return
                     if event is None and not reader.ended:

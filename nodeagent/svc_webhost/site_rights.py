@@ -71,7 +71,7 @@ def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
     return [*_wrong_folders(home, uid, web_server), *_summed_up(_wrong_files(home, uid))]
 
 
-def mend_rights(home: Path, uid: int) -> None:
+def repair_rights(home: Path, uid: int) -> None:
     """Repair the content of the home's folders, whose own rights are already correct. Raises OSError."""
     for seen in _below(home):
         if _words(seen, uid) is None or _foreign_link(seen, uid):
@@ -216,7 +216,7 @@ def main(arguments: list[str]) -> int:
                 for each in wrong_rights(Path(home), int(uid), int(web_server)):
                     print(json.dumps(asdict(each)))
             case ["mend", home, uid]:
-                mend_rights(Path(home), int(uid))
+                repair_rights(Path(home), int(uid))
             case _:
                 raise ValueError(f"unknown order: {arguments}")
     except OSError as error:

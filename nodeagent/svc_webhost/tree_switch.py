@@ -88,7 +88,7 @@ def undo(staging: Path) -> bool:
     return True
 
 
-def take_back(staging: Path) -> bool:
+def revert_switch(staging: Path) -> bool:
     """As `undo`, also for a finished switch: the current content of the home is then in its `new` folder. May be
     repeated."""
     try:
@@ -99,7 +99,7 @@ def take_back(staging: Path) -> bool:
     return undo(staging)
 
 
-def hand_in(home: Path, uid: int, restored: Path, temporary: str, name: str) -> None:
+def move_restored(home: Path, uid: int, restored: Path, temporary: str, name: str) -> None:
     """Move one restored entry into the site's folder for unfinished work, from where the site's own account moves it
     into place."""
     with _folder(home, uid) as root:

@@ -25,7 +25,7 @@ _TIMEX_BYTES: Final = 512
 
 
 @dataclass(frozen=True)
-class Filled:
+class FileSystemUse:
     """In percent of what users other than root may use; `inodes` is None if the file system has no fixed number of
     them."""
 
@@ -36,7 +36,7 @@ class Filled:
 class Vitals(Protocol):
     """Each raises OSError if the kernel does not say."""
 
-    def filled(self, folder: Path) -> Filled: ...
+    def filled(self, folder: Path) -> FileSystemUse: ...
 
     def memory(self) -> float:
         """Unavailable memory, in percent."""
@@ -63,11 +63,11 @@ class Vitals(Protocol):
 class SystemVitals:
     """Of the machine that this runs on."""
 
-    def filled(self, folder: Path) -> Filled:
+    def filled(self, folder: Path) -> FileSystemUse:
         seen = os.statvfs(folder)
         used, usable = seen.f_blocks - seen.f_bfree, seen.f_blocks - seen.f_bfree + seen.f_bavail
         inodes = 100 * (1 - seen.f_favail / seen.f_files) if seen.f_files else None
-        return Filled(100 * used / usable if usable else 100.0, inodes)
+        return FileSystemUse(100 * used / usable if usable else 100.0, inodes)
 
     def memory(self) -> float:
         said = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())

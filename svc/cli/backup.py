@@ -34,7 +34,7 @@ from svc_actors.store import (
     prepare_schema,
     reachable_urls,
 )
-from svc_actors.store.marks import deal_with_notice
+from svc_actors.store.marks import settle_losses
 from svc_common.errors import ServiceError
 
 _PASSPHRASE: Final = "SVC_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
@@ -175,7 +175,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
             marks = CommitMarks.load(config.data_dir)
             when = as_of.replace(tzinfo=UTC)
             orders, sessions = await prepare_restored(database, when, version("svc"), Past.PUT_BACK, marks.keys)
-            await database.transact(deal_with_notice)
+            await database.transact(settle_losses)
             forget_marks(config.data_dir)
     except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"Nothing was changed: {error}") from error

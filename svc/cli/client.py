@@ -19,7 +19,7 @@ import trio
 from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
 from svc.cli.profiles import Profile, tls_context
 from svc.cli.terminal import say
-from svc_actors.retry_after import seconds_asked
+from svc_actors.retry_after import retry_after_seconds
 from svc_common.errors import ErrorCode
 
 API_PREFIX = "/api/v1"
@@ -85,7 +85,7 @@ class Client:
                     raise self._unreachable(error, sent=method != "GET") from error
             else:
                 retried = response.status_code in _RETRIED and (not once_only or response.status_code == 429)
-                wanted = seconds_asked(response.headers)
+                wanted = retry_after_seconds(response.headers)
                 if last or not retried or (wanted or 0.0) > _LONGEST_PAUSE:
                     return self._answer(response)
                 pause = max(pause, wanted or 0.0)

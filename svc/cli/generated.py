@@ -25,7 +25,7 @@ from svc.cli.download import download
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import NAME_FIELDS, is_id, pages, resolve
 from svc.cli.output import show
-from svc.cli.parameters import NONE, asks_first, flag_of, outer_list, parameters
+from svc.cli.parameters import NONE, flag_of, needs_confirmation, outer_list, parameters
 from svc.cli.session import Session, narrow
 from svc.cli.shapes import shaped, shortened
 from svc.cli.terminal import say
@@ -75,7 +75,7 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
         for parameter in operation.parameters:
             if parameter.listed and parameter.name in values:
                 values[parameter.name] = [part for given in values[parameter.name] for part in given.split(",")]
-        if asks_first(operation):
+        if needs_confirmation(operation):
             await _confirm(client, operation, values, yes)
         if operation.parameter("idempotency_key") is not None:
             values.setdefault("idempotency_key", f"svc-{uuid.uuid4()}")

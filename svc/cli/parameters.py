@@ -77,7 +77,7 @@ def outer_list(inner: str) -> str:
     return inner.partition("/{")[0]
 
 
-def asks_first(operation: OperationDescription) -> bool:
+def needs_confirmation(operation: OperationDescription) -> bool:
     """Whether the command asks before it acts, unless `--yes` is given: what it does cannot be undone."""
     return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.confirm
 
@@ -153,7 +153,7 @@ def _further(operation: OperationDescription) -> list[click.Option]:
     if operation.presentation == "file":
         where = click.Path(dir_okay=False, path_type=Path)
         options.append(click.Option(["--to", "download_to"], type=where, metavar="FILE", help="File to write."))
-    if asks_first(operation):
+    if needs_confirmation(operation):
         options.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask for confirmation."))
     if operation.starts_work:
         options.append(click.Option(["--wait", "-w"], is_flag=True, help="Wait until it has ended."))

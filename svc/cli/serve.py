@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from svc.cli.controller_options import CONTEXT, controller_options
-from svc.cli.starting import told_plainly
+from svc.cli.starting import one_line_failures
 from svc.cli.terminal import say
 from svc.controller.config import ControllerConfig
 from svc.service.controller.compose import open_controller
@@ -47,7 +47,7 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
     raise_descriptor_limit()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with (
-            told_plainly(),
+            one_line_failures(),
             open_controller(config, environ) as running,
             GarbageCollection.open() as garbage,
         ):

@@ -17,7 +17,7 @@ from svc_actors.tracing import TracingSettingsError
 
 
 @asynccontextmanager
-async def told_plainly() -> AsyncIterator[None]:
+async def one_line_failures() -> AsyncIterator[None]:
     """Report in one line why the service cannot start, or had to stop. The person who starts it needs no traceback."""
     try:
         yield

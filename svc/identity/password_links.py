@@ -189,7 +189,7 @@ async def set_password(context: Context[IdentityServices], request: SetPasswordR
         context.effects.clear_session = True
 
 
-class PasswordAsks:
+class ResetRequests:
     """Answers requests for links: the loop that looks up the address and mails the link."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:

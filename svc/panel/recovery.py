@@ -20,11 +20,11 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import enqueue
-from svc_actors.panel.recovery.discovery import chosen, look_at_sites, open_manifest, what_is_here
+from svc_actors.panel.recovery.discovery import chosen, find_site_backups, open_manifest, replaced_contents
 from svc_actors.panel.recovery.key import new_key
 from svc_actors.panel.recovery.records import (
     SiteRecovery,
-    is_untold,
+    is_unreported,
     read_key,
     read_source,
     unfinished,
@@ -184,7 +184,7 @@ async def show(context: Context[Panel], request: Empty) -> Recovery:
         key=RecoveryKeyState(fingerprint=key.fingerprint, created_at=key.created_at) if key is not None else None,
         manifests=await _manifests(database),
         recovered=await _recovered(database),
-        holds=await what_is_here(database),
+        holds=await replaced_contents(database),
     )
 
 
@@ -245,7 +245,7 @@ async def discover(context: Context[Panel], request: DiscoverRequest) -> Discove
     if request.recovery_key is not None:
         kept = chosen(there, request.manifest)
         found = await open_manifest(services.manifests, target, kept, request.recovery_key.get_secret_value())
-        sites = await look_at_sites(services.manifests, target, found.manifest)
+        sites = await find_site_backups(services.manifests, target, found.manifest)
         opened = OpenedManifest(
             id=kept.snapshot,
             hostname=found.manifest.hostname,
@@ -264,7 +264,7 @@ async def discover(context: Context[Panel], request: DiscoverRequest) -> Discove
             ],
         )
     await services.database.transact(lambda tx: audit.record(tx, context.caller, target.target))
-    return Discovered(servers=_servers(there), opened=opened, holds=await what_is_here(services.database))
+    return Discovered(servers=_servers(there), opened=opened, holds=await replaced_contents(services.database))
 
 
 @operations.declare(
@@ -283,7 +283,7 @@ async def run(context: Context[Panel], request: RunRequest) -> JobModel:
     if request.target is None or request.recovery_key is None:
         raise wrong_field("recovery_key", "is required, and so is target: no recovery has started on this server")
     await require_new(services.database)
-    if (holds := await what_is_here(services.database)) and not request.replace:
+    if (holds := await replaced_contents(services.database)) and not request.replace:
         raise conflict(
             f"This server is not new: it has {', '.join(holds)}, which would be replaced. Nothing was changed.",
             hint="Set `replace` if they may be deleted.",
@@ -305,7 +305,7 @@ async def run(context: Context[Panel], request: RunRequest) -> JobModel:
 async def _go_on(tx: Transaction, context: Context[Panel]) -> JobModel:
     await _require_no_other(tx)
     new = await sites_job(tx, await unfinished(tx))
-    if new is None and await is_untold(tx):
+    if new is None and await is_unreported(tx):
         new = report_job()
     if new is None:
         raise conflict("Every site is restored; there is nothing to retry.")

@@ -12,7 +12,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.releases.manifest import ReleaseError, age, verified
 from svc_actors.panel.releases.own import OwnRelease
-from svc_actors.panel.releases.records import ReleaseLook, RunState, last_run, read_look
+from svc_actors.panel.releases.records import ReleaseCheck, RunState, last_run, read_look
 from svc_actors.panel.releases.work import acceptable, enqueue_install, enqueue_look, under_way
 from svc_actors.store import Target, Transaction, audit
 
@@ -141,7 +141,7 @@ async def install(context: Context[Panel], request: Empty) -> JobModel:
     return await context.services.database.transact(work)
 
 
-def _offered(seen: ReleaseLook | None, own: OwnRelease | None) -> OfferedRelease | None:
+def _offered(seen: ReleaseCheck | None, own: OwnRelease | None) -> OfferedRelease | None:
     """Verified again: the release may have brought other keys."""
     if own is None or seen is None or seen.line is None:
         return None

@@ -9,14 +9,14 @@ from functools import partial
 from svc.identity import pending_sign_ins
 from svc.identity.alert_mail import LOOK_SECONDS as ALERT_MAIL_SECONDS
 from svc.identity.alert_mail import tell_operators
-from svc.identity.password_links import PasswordAsks, forget_old_links
+from svc.identity.password_links import ResetRequests, forget_old_links
 from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
 from svc_actors.alerts import close_alert, forget_closed_alerts
 from svc_actors.mail import Delivery, MailSettings, Outbox
 from svc_actors.mail.delivery import ALERT as MAIL_ALERT
 from svc_actors.store import Database, Loops, ServiceLoop, counts
-from svc_actors.store.audit_seals import SEAL_SECONDS, Sealer
+from svc_actors.store.audit_seals import SEAL_SECONDS, AuditSealer
 
 FORGET_SECONDS = 600.0
 
@@ -34,11 +34,11 @@ async def add_identity_loops(
         await database.transact(partial(close_alert, key=MAIL_ALERT))
     else:
         loops.keep("mail delivery", Delivery(database, outbox, mail).run)
-        asks = PasswordAsks(database, outbox)
+        asks = ResetRequests(database, outbox)
         loops.keep("password asks", asks.run, step=asks.round)
         loops.repeat("alert mail", ALERT_MAIL_SECONDS, partial(tell_operators, database, outbox))
     loops.keep("list counts", partial(counts.run, database, counted))
-    loops.repeat("sealing the audit", SEAL_SECONDS, Sealer(database).round)
+    loops.repeat("sealing the audit", SEAL_SECONDS, AuditSealer(database).round)
     loops.repeat("forgetting", FORGET_SECONDS, partial(_forget, database))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from svc_actors.acme import ChallengeType, new_key
-from svc_actors.certificates import IssuedCertificate, Issuing, issuing
+from svc_actors.certificates import IssuedCertificate, IssuingServices, issuing
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -24,7 +24,7 @@ async def test_its_key_is_made_once_however_many_certificates_are_wanted_there(
         return made[-1]
 
     monkeypatch.setattr(issuing, "new_key", counted)
-    wanted = Issuing(database, Sealer(bytes(32)))
+    wanted = IssuingServices(database, Sealer(bytes(32)))
     async with ActorSystem.open() as actors:
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(wanted))
         for number in range(3):

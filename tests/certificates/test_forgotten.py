@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from svc_actors.acme import ChallengeType, Refused
-from svc_actors.certificates import IssuedCertificate, Issuing
+from svc_actors.certificates import IssuedCertificate, IssuingServices
 from svc_actors.certificates.issuing import Wait, Work
 from svc_actors.certificates.left_out import Refusal
 from svc_actors.runtime import ActorSystem
@@ -17,7 +17,7 @@ from svc_common.errors import ErrorCode, ServiceError
 
 
 async def test_what_comes_of_its_order_is_refused_and_nothing_crashes(database: Database) -> None:
-    issuing = Issuing(database, Sealer(bytes(32)))
+    issuing = IssuingServices(database, Sealer(bytes(32)))
     async with ActorSystem.open() as actors:
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
         actor = actors.ref(IssuedCertificate, "site:1")
@@ -43,7 +43,7 @@ async def test_what_comes_of_its_order_is_refused_and_nothing_crashes(database: 
 async def test_refusals_of_an_order_that_was_replaced_leave_out_no_name(
     database: Database, new_order_is_under_way: bool
 ) -> None:
-    issuing = Issuing(database, Sealer(bytes(32)))
+    issuing = IssuingServices(database, Sealer(bytes(32)))
     async with ActorSystem.open() as actors:
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
         actor = actors.ref(IssuedCertificate, "site:1")

@@ -19,7 +19,7 @@ from svc_actors.certificates import (
     AcmeSettings,
     CertificateRecord,
     IssuedCertificate,
-    Issuing,
+    IssuingServices,
     Keeper,
     read_certificate,
 )
@@ -73,7 +73,7 @@ class House:
     async def process(
         self, settings: AcmeSettings = SETTINGS, names: Sequence[str] = NAMES, http: httpx.AsyncClient | None = None
     ) -> AsyncIterator[Keeper[Http01]]:
-        issuing = Issuing(self.database, Sealer(b"k" * 32))
+        issuing = IssuingServices(self.database, Sealer(b"k" * 32))
         async with ActorSystem.open() as actors, trio.open_nursery() as nursery:
             actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
             opened = self.authority.client if http is None else lambda: http

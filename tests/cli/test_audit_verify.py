@@ -10,7 +10,7 @@ import structlog
 
 from svc.cli.failures import Exit
 from svc_actors.store import Database
-from svc_actors.store.audit_seals import Sealer, newest_seal
+from svc_actors.store.audit_seals import AuditSealer, newest_seal
 from tests.cli.conftest import Terminal
 from tests.store.test_audit import write_one
 from tests.support.panel_core import listening_core
@@ -29,7 +29,7 @@ async def test_it_says_that_the_audit_is_whole_and_what_is_not_sealed_yet(
     async with listening_core(panel_database) as panel:
         socket = str(panel.services.config.socket)
         await write_one(panel_database)
-        await Sealer(panel_database).round()
+        await AuditSealer(panel_database).round()
         newest = await newest_seal(panel_database)
         await write_one(panel_database)
         assert newest is not None
@@ -50,7 +50,7 @@ async def test_it_fails_where_a_row_was_changed(
 ) -> None:
     async with listening_core(panel_database) as panel:
         await write_one(panel_database)
-        await Sealer(panel_database).round()
+        await AuditSealer(panel_database).round()
         async with Database.open(panel_database_url.replace("//svc@", "//svc_owner@")) as owner:
             await owner.execute(
                 "ALTER TABLE audit DISABLE TRIGGER USER; GRANT UPDATE ON audit TO CURRENT_USER;"

@@ -6,7 +6,14 @@ import resource
 
 import pytest
 
-from svc_actors.admission import Admission, Seat, of_clients, of_strangers, place_of, raise_descriptor_limit
+from svc_actors.admission import (
+    Admission,
+    ConnectionSlot,
+    of_clients,
+    of_unauthenticated,
+    place_of,
+    raise_descriptor_limit,
+)
 
 
 class Door:
@@ -14,7 +21,7 @@ class Door:
         self.admission = Admission(most, of_one)
         self.ended: list[str] = []
 
-    def enter(self, address: str, name: str = "") -> Seat | None:
+    def enter(self, address: str, name: str = "") -> ConnectionSlot | None:
         return self.admission.enter(address, lambda: self.ended.append(name or address))
 
 
@@ -89,7 +96,7 @@ def test_the_api_leaves_nodes_and_the_database_their_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        few = of_clients()._most + of_strangers()._most
+        few = of_clients()._most + of_unauthenticated()._most
         raised = raise_descriptor_limit()
         now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     finally:

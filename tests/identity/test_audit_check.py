@@ -10,7 +10,7 @@ import pytest
 from svc.controller.config import ControllerConfig
 from svc.service.controller.services import open_services
 from svc_actors.store import Database
-from svc_actors.store.audit_seals import Sealer, newest_seal
+from svc_actors.store.audit_seals import AuditSealer, newest_seal
 from tests.store.test_audit import write_one
 from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 from tests.support.postgres_server import until
@@ -31,7 +31,7 @@ async def test_an_administrator_reads_whether_the_audit_is_whole(house: Identity
     await write_one(house.database)
 
     before = (await root.get("/audit/verify")).json()
-    await Sealer(house.database).round()
+    await AuditSealer(house.database).round()
     after = (await root.get("/audit/verify")).json()
     lost = (await root.get("/audit/verify?after=7")).json()
 

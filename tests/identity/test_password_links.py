@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from svc.identity import password_links
-from svc.identity.password_links import PasswordAsks
+from svc.identity.password_links import ResetRequests
 from svc.service.controller.backup import restore
 from svc_actors.mail import Delivery, MailKind, NewMail, queue
 from svc_actors.store import Database, Transaction, keep_running
@@ -51,7 +51,7 @@ class Service(IdentityHarness):
 
     async def answer_asks(self) -> None:
         """Those that wait are answered now, where nobody else does."""
-        await PasswordAsks(self.database, self.services.outbox).round()
+        await ResetRequests(self.database, self.services.outbox).round()
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def opened(database: Database, *, answering: bool = True) -> AsyncIterator
             outbox = world.services.outbox
             nursery.start_soon(keep_running, "mail", Delivery(database, outbox, settings).run)
             if answering:
-                nursery.start_soon(keep_running, "password asks", PasswordAsks(database, outbox).run)
+                nursery.start_soon(keep_running, "password asks", ResetRequests(database, outbox).run)
             yield Service(**vars(world), relay=relay)
             nursery.cancel_scope.cancel()
 

@@ -19,7 +19,7 @@ import trio
 
 from svc_actors.store import Caller, Database, EventKind, EventLog, Outcome, Target, Via, audit
 from svc_actors.store.audit_archive import archive_audit
-from svc_actors.store.audit_seals import Sealer
+from svc_actors.store.audit_seals import AuditSealer
 from tests.support.postgres_server import PATIENCE
 
 OPERATOR = Caller(
@@ -133,7 +133,7 @@ async def test_old_rows_are_in_a_file_before_they_leave_the_table(
     for _ in range(25):
         await write_one(database)
     await grow_old(owner, 500, upto=20)
-    await Sealer(database).round()
+    await AuditSealer(database).round()
 
     removed = await archive_audit(database, tmp_path / "audit", timedelta(days=400), rows_a_file=8)
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from svc_actors.store import Database, Target, audit
 from svc_actors.store.audit_archive import archive_audit
 from svc_actors.store.audit_check import Checked, check_audit
-from svc_actors.store.audit_seals import Sealer, newest_seal
+from svc_actors.store.audit_seals import AuditSealer, newest_seal
 from tests.store.test_audit import OPERATOR, write_one
 
 KEEP = timedelta(days=400)
@@ -46,7 +46,7 @@ async def forge(owner: Database, change: str) -> None:
 async def sealed(database: Database, rows: int = 10, *, rows_a_seal: int = 4) -> None:
     for _ in range(rows):
         await write_one(database)
-    assert await Sealer(database, rows_a_seal=rows_a_seal).round() == rows
+    assert await AuditSealer(database, rows_a_seal=rows_a_seal).round() == rows
 
 
 async def check(database: Database, folder: Path) -> Checked:
@@ -118,7 +118,7 @@ async def test_a_row_put_in_between_is_noticed_also_where_a_number_was_free(
                 "VALUES ('a', 'r', 'system', 'q', 'o', 'k', 'ok')"
             )
             await session.execute(end)
-    assert await Sealer(database).round() == 2
+    assert await AuditSealer(database).round() == 2
     assert (await check(database, tmp_path)).problem is None
 
     await forge(
@@ -154,7 +154,7 @@ async def test_the_service_itself_changes_no_seal(database: Database, change: st
 async def test_a_row_that_is_committed_late_is_sealed_before_what_came_after_it(
     database: Database, tmp_path: Path
 ) -> None:
-    sealer = Sealer(database)
+    sealer = AuditSealer(database)
     await write_one(database)
     async with database.transaction() as late:
         await audit.record(late, OPERATOR, Target("pool", "late", None))
@@ -192,7 +192,7 @@ async def test_many_writers_some_held_open_and_some_rolled_back_leave_one_whole_
                 continue
 
     async def seal() -> None:
-        sealer = Sealer(database, rows_a_seal=5)
+        sealer = AuditSealer(database, rows_a_seal=5)
         while True:
             await sealer.round()
 
@@ -202,7 +202,7 @@ async def test_many_writers_some_held_open_and_some_rolled_back_leave_one_whole_
             for _ in range(6):
                 writers.start_soon(write)
         nursery.cancel_scope.cancel()
-    await Sealer(database, rows_a_seal=5).round()
+    await AuditSealer(database, rows_a_seal=5).round()
 
     checked = await check(database, tmp_path)
     assert (checked.problem, checked.rows) == (None, written)
@@ -214,9 +214,9 @@ async def test_a_sealer_that_ends_anywhere_is_gone_on_from(database: Database, t
         await write_one(database)
     for milliseconds in range(1, 20):
         with trio.move_on_after(milliseconds / 1000):
-            await Sealer(database, rows_a_seal=2).round()
+            await AuditSealer(database, rows_a_seal=2).round()
         assert (await check(database, tmp_path)).problem is None
-    await Sealer(database, rows_a_seal=2).round()
+    await AuditSealer(database, rows_a_seal=2).round()
     assert await check(database, tmp_path) == Checked(30, 60, 0, None, None)
 
 
@@ -243,7 +243,7 @@ async def archived(database: Database, owner: Database, folder: Path) -> Path:
         """
     )
     assert await archive_audit(database, folder, KEEP) == 0, "what is not sealed stays"
-    await Sealer(database, rows_a_seal=4).round()
+    await AuditSealer(database, rows_a_seal=4).round()
     assert await archive_audit(database, folder, KEEP) == 6
     [file] = folder.glob("*.gz")
     return file

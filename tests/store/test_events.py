@@ -19,8 +19,8 @@ from svc_actors.store import (
     Event,
     EventKind,
     EventLog,
-    Gone,
     NewEvent,
+    PositionLost,
     Retention,
     SlowReader,
     Subscription,
@@ -208,7 +208,7 @@ async def test_a_position_that_was_pruned_or_never_was_is_gone(database: Databas
         await logged(log, 10)
         assert await prune(database, Retention(rows=4)) == 6
         for unknown in (0, 5, 11):
-            with pytest.raises(Gone):
+            with pytest.raises(PositionLost):
                 async with log.subscribe(unknown):
                     pytest.fail("the log does not reach this position")
         async with log.subscribe(6) as subscription:

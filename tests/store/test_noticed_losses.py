@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from svc_actors.store import CommitMarks, Database, Record, SteppedBackError, exclusive, marked
-from svc_actors.store.marks import deal_with_notice
+from svc_actors.store.marks import settle_losses
 from svc_common.errors import ErrorCode, ServiceError
 from tests.store.marked_service import LOST, Steps, change, service, started
 from tests.support.postgres_server import PATIENCE, answered
@@ -138,7 +138,7 @@ async def test_a_loss_that_was_dealt_with_meanwhile_is_not_told_again(database_u
         await change(database, "one")
         async with Database.open(database_url, size=1) as other:
             await other.execute(LOST)
-            await other.transact(deal_with_notice)
+            await other.transact(settle_losses)
         with pytest.raises(ServiceError):
             async with database.session():
                 pytest.fail("it is used")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from svc_webhost.delegation import DelegationError
-from svc_webhost.knot import Agreement, KnotError, ResourceRecord, Served, Zone
+from svc_webhost.knot import KnotError, ResourceRecord, Served, Zone, ZoneOutcome
 from svc_webhost.knot.zone import SOA_TTL
 
 
@@ -38,7 +38,7 @@ class RecordedNameServer:
         soa = zone.authority.soa(self.known_serials[name])
         return Served(zone.served, ResourceRecord.parsed(name, str(SOA_TTL), "SOA", soa))
 
-    async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
+    async def agree(self, zone: Zone, last_serial: int | None = None) -> ZoneOutcome:
         self._check()
         self.compared.append(zone.name)
         if zone.name in self.refused:
@@ -47,7 +47,7 @@ class RecordedNameServer:
         if changed:
             self.zones[zone.name] = zone
             self.known_serials[zone.name] = max(self.known_serials.get(zone.name, 0), last_serial or 0) + 1
-        return Agreement(self.known_serials[zone.name], changed)
+        return ZoneOutcome(self.known_serials[zone.name], changed)
 
     async def add(self, names: Iterable[str]) -> None:
         self._check()

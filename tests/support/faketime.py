@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from svc_actors.store.embedded import PROGRAMS
-from svc_actors.store.reach import let_through, server_account
+from svc_actors.store.reach import grant_traversal, server_account
 
 LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
@@ -59,7 +59,7 @@ async def clock_and_postgresql() -> AsyncIterator[tuple[Clock, str]]:
         user = account.name if account else None
         if account is not None:
             os.chown(cluster, account.uid, account.gid)
-            let_through(account, PROGRAMS / "postgres")
+            grant_traversal(account, PROGRAMS / "postgres")
         options = ["-D", str(cluster), "-U", "svc", "--auth=trust", "--encoding=UTF8", "--no-instructions"]
         await trio.run_process([str(PROGRAMS / "initdb"), *options], user=user, cwd="/", capture_stdout=True)
         settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={cluster}", "-c", "fsync=off"]

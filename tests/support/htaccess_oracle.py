@@ -17,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 import trio
 
 from svc_webhost.apache.htaccess import Directive, parse
-from svc_webhost.apache.links import Ways, reachable
+from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.htaccess.judging import DirectiveVerdict, judge
 from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import (
@@ -99,7 +99,7 @@ class Case:
             names={name: name in sent for name in self.aliases(domain)},
             settings=PhpSettings.model_validate(settings).model_dump(mode="json") if self.type != "static" else None,
             indexes=indexes,
-            around=Ways(reachable(ways)).around(PurePosixPath("public") / folder),
+            around=SiteLinks(reachable(ways)).around(PurePosixPath("public") / folder),
         )
 
     def _is_folder(self, name: str) -> bool:

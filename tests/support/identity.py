@@ -39,7 +39,7 @@ from svc.identity.authenticate import Authentication
 from svc.identity.passwords import Passwords
 from svc.registry.registry import Registry
 from svc_actors.mail import MailSettings, Outbox, mail_settings
-from svc_actors.mail.queue import Claimed
+from svc_actors.mail.queue import ClaimedMail
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 from svc_http.app import create_app
@@ -137,7 +137,7 @@ class IdentityHarness(Harness[Controller]):
         rows = await self.database.fetch("SELECT id, recipient, content FROM mails ORDER BY created_at")
         found = []
         for row in rows:
-            content = self.services.outbox.content(Claimed(row["id"], row["recipient"], row["content"]))
+            content = self.services.outbox.content(ClaimedMail(row["id"], row["recipient"], row["content"]))
             found.append(WrittenMail(row["recipient"], message_from_bytes(content, policy=policy.default)))
         return found
 

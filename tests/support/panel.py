@@ -33,7 +33,7 @@ from svc_common.listening import Listener, families
 from svc_http.app import create_app
 from svc_webhost.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_webhost.site_use import SiteUse
-from svc_webhost.vitals import Filled
+from svc_webhost.vitals import FileSystemUse
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client, Harness
 from tests.support.identity import CheapPasswords
@@ -113,8 +113,8 @@ class RecordedVitals:
     used: dict[int, SiteUse] = field(default_factory=dict)
     calling: dict[str, int] = field(default_factory=dict)
 
-    def filled(self, folder: Path) -> Filled:
-        return Filled(self.bytes, self.inodes)
+    def filled(self, folder: Path) -> FileSystemUse:
+        return FileSystemUse(self.bytes, self.inodes)
 
     def memory(self) -> float:
         return self.memory_used

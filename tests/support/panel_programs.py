@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import trio
 
-from svc_actors.panel.certificates.served import Serving, shown_at
+from svc_actors.panel.certificates.served import VisitorAddress, shown_at
 from tests.support.own_etc import copy_etc, with_etc
 from tests.support.pebble import Pebble
 from tests.support.shared import open_for_many
@@ -84,7 +84,7 @@ class PanelPrograms:
     async def start_web(self) -> None:
         self.web.start()
         with trio.fail_after(60):
-            while await shown_at(Serving("127.0.0.1", self.port), "localhost") is None:
+            while await shown_at(VisitorAddress("127.0.0.1", self.port), "localhost") is None:
                 assert self.web.running(), self.web.tail()
                 await trio.sleep(0.05)  # It starts outside of this process.
 

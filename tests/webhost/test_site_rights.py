@@ -15,7 +15,7 @@ import trio
 from svc_webhost import accounts, site_rights
 from svc_webhost.accounts import NICENESS_OF_A_LOOK, AccountError, SiteAccount, SystemAccounts
 from svc_webhost.folders import HostFolders
-from svc_webhost.site_rights import WrongRights, mend_rights, wrong_rights
+from svc_webhost.site_rights import WrongRights, repair_rights, wrong_rights
 
 SITE = SiteAccount(1001)
 UID, WEB = SITE.uid, 33
@@ -43,7 +43,7 @@ def words(home: Path) -> list[str]:
 def test_of_a_healthy_site_nothing_is_said_and_nothing_changed(home: Path) -> None:
     before = {path: path.stat().st_ctime_ns for path in home.rglob("*")}
 
-    mend_rights(home, UID)
+    repair_rights(home, UID)
 
     assert words(home) == []
     assert {path: path.stat().st_ctime_ns for path in home.rglob("*")} == before
@@ -74,7 +74,7 @@ async def test_files_are_read_and_mended_by_programs(home: Path, monkeypatch: py
     folders.sites.mkdir(parents=True)
     home.rename(folders.sites / SITE.name)
     monkeypatch.setattr(site_rights, "wrong_rights", not_here)
-    monkeypatch.setattr(site_rights, "mend_rights", not_here)
+    monkeypatch.setattr(site_rights, "repair_rights", not_here)
 
     found = await look(folders)
     await mend(folders)
@@ -202,7 +202,7 @@ def test_files_of_root_without_modes_or_with_set_uid_bits_are_mended(home: Path)
         os.chown(path, 0, 0)
 
     found = words(home)
-    mend_rights(home, UID)
+    repair_rights(home, UID)
 
     assert len(found) == 4
     assert words(home) == []
@@ -224,7 +224,7 @@ def test_nothing_that_a_link_leads_to_is_touched(home: Path, tmp_path: Path) -> 
     (home / "public/away").symlink_to(folder)
 
     found = wrong_rights(home, UID, WEB)
-    mend_rights(home, UID)
+    repair_rights(home, UID)
 
     assert [(wrong.words.partition(" ")[0], wrong.mendable) for wrong in found] == [("public/hard", False)]
     assert outside.stat().st_uid == (folder / "passwd").stat().st_uid == os.geteuid()

@@ -19,7 +19,7 @@ import pytest
 
 from svc_actors.panel.accounts.traffic import sums
 from svc_webhost.apache.htaccess import MOST_DEPTH, TOO_DEEP, parse
-from svc_webhost.apache.links import Ways, reachable
+from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.apache.passwords import NoPasswordsError, read_passwords
 from svc_webhost.archives import cpmove, fetched, hestia, plesk, reading, virtualmin
 from svc_webhost.archives.crontab import NoTaskError, read_crontab, typed
@@ -176,7 +176,7 @@ def names(text: str) -> object:
 def links(text: str) -> object:
     pairs = [tuple(line.split(" ", 1)) for line in text.split("\n") if " " in line]
     found = reachable([(path, leads) for path, leads in pairs])
-    return [Ways(found).around(PurePosixPath("public/x")), len(found)]
+    return [SiteLinks(found).around(PurePosixPath("public/x")), len(found)]
 
 
 def replaced(text: str) -> object:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import trio
 
-from svc_actors.panel.health.busiest import Busiest
+from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.store import PANEL_SCHEMA, Database, embedded, known_migrations, migrate
@@ -261,7 +261,7 @@ async def health_round(folder: Path) -> Figure:
         host = replace(recorded_host(names), launcher=launcher, vitals=vitals)
         async with open_panel(database, folder, host, loops=None) as panel:
             owner = await panel.person("ada@example.com")
-            busiest = Busiest(database, vitals, host.databases, {}, ())
+            busiest = TopConsumers(database, vitals, host.databases, {}, ())
             checks = Checks(database, launcher, names, vitals, host.databases, folder, busiest)
             watch = HealthWatch(database, checks.all())
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from svc_actors.acme.errors import AcmeError, AuthorityAway, RateLimited, Refused, kind_of, refused
 from svc_actors.acme.keys import Key, base64url, bound, jwk, signed, thumbprint
 from svc_actors.acme.messages import Authorization, Challenge, Directory, Order
-from svc_actors.retry_after import seconds_asked
+from svc_actors.retry_after import retry_after_seconds
 
 _ATTEMPTS: Final = 12
 """With one nonce in ten refused at random, as authorities for tests do, one request in 10^12 fails."""
@@ -116,7 +116,7 @@ class AcmeClient:
         response = await self._send("HEAD", (await self.directory()).new_nonce)
         nonce: str | None = response.headers.get("replay-nonce")
         if nonce is None:
-            raise AuthorityAway(f"{self._host} sent no nonce.", retry_after=seconds_asked(response.headers))
+            raise AuthorityAway(f"{self._host} sent no nonce.", retry_after=retry_after_seconds(response.headers))
         return nonce
 
     async def _send(self, method: str, url: str, *, json: Mapping[str, str] | None = None) -> httpx.Response:
@@ -128,7 +128,7 @@ class AcmeClient:
 
     def _order(self, response: httpx.Response, url: str) -> Order:
         order = self._read(Order, response, url=url)
-        return order.model_copy(update={"retry_after": seconds_asked(response.headers)})
+        return order.model_copy(update={"retry_after": retry_after_seconds(response.headers)})
 
     def _location(self, response: httpx.Response) -> str:
         location: str | None = response.headers.get("location")
@@ -166,7 +166,7 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
 
 
 def _failure(response: httpx.Response) -> AcmeError:
-    problem, retry_after = _problem(response), seconds_asked(response.headers)
+    problem, retry_after = _problem(response), retry_after_seconds(response.headers)
     if response.status_code == httpx.codes.TOO_MANY_REQUESTS and not kind_of(problem):
         return RateLimited(f"{response.url.host} received too many requests.", retry_after=retry_after)
     if kind_of(problem) in ("", "serverInternal") and response.is_server_error:

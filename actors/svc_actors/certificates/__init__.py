@@ -1,6 +1,14 @@
 """Certificates by ACME: orders them, proves control of their names, renews them, and stores them sealed."""
 
-from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, Trouble, alert_of, covers, names_of
+from svc_actors.certificates.issuing import (
+    IssuanceFailure,
+    Issued,
+    IssuedCertificate,
+    IssuingServices,
+    alert_of,
+    covers,
+    names_of,
+)
 from svc_actors.certificates.keeper import Keeper
 from svc_actors.certificates.records import CertificateRecord, read_certificate
 from svc_actors.certificates.settings import LETS_ENCRYPT, AcmeSettings
@@ -9,11 +17,11 @@ __all__ = [
     "LETS_ENCRYPT",
     "AcmeSettings",
     "CertificateRecord",
+    "IssuanceFailure",
     "Issued",
     "IssuedCertificate",
-    "Issuing",
+    "IssuingServices",
     "Keeper",
-    "Trouble",
     "alert_of",
     "covers",
     "names_of",

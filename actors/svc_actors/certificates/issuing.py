@@ -84,7 +84,7 @@ class Issued:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class IssuanceFailure:
     """A certificate that could not be issued, or that was issued without `names` (then `partly` is set). `not_after`:
     the end of the current certificate, None if there is none."""
 
@@ -96,15 +96,15 @@ class Trouble:
     partly: bool = False
 
 
-Tell = Callable[[Transaction, Trouble], Awaitable[None]]
+Tell = Callable[[Transaction, IssuanceFailure], Awaitable[None]]
 
 
-async def _nobody(tx: Transaction, trouble: Trouble) -> None:
+async def _nobody(tx: Transaction, trouble: IssuanceFailure) -> None:
     return
 
 
 @dataclass(frozen=True)
-class Issuing:
+class IssuingServices:
     """Dependencies of the actors of certificates. `tell` is called in the transaction that records a failure: once for
     a series of failures, which ends when a certificate is issued or its configuration changes; and once for each name
     that is left out."""
@@ -117,7 +117,7 @@ class Issuing:
 class IssuedCertificate(Actor):
     """The actor's key is the name of the certificate's purpose."""
 
-    def __init__(self, issuing: Issuing) -> None:
+    def __init__(self, issuing: IssuingServices) -> None:
         self._database = issuing.database
         self._sealer = issuing.sealer
         self._tell = issuing.tell
@@ -422,7 +422,7 @@ class IssuedCertificate(Actor):
         if unreported:
             error = Refused(" ".join(each.reason for each in unreported))
             names = tuple(each.name for each in unreported)
-            await self._tell(tx, Trouble(self.key, names, error, row["not_after"], row["due_at"], partly=True))
+            await self._tell(tx, IssuanceFailure(self.key, names, error, row["not_after"], row["due_at"], partly=True))
 
     async def _write(self, tx: Transaction, entries: Sequence[LeftOut]) -> None:
         await tx.execute(
@@ -460,7 +460,7 @@ class IssuedCertificate(Actor):
         await raise_alert(tx, alert_of(self.key), message)
         if row["told_at"] is None and (not isinstance(error, AuthorityAway) or failures >= AWAY_SO_OFTEN):
             await tx.execute("UPDATE acme_certificates SET told_at = now() WHERE name = $1", self.key)
-            await self._tell(tx, Trouble(self.key, tuple(row["names"]), error, row["not_after"], due_at))
+            await self._tell(tx, IssuanceFailure(self.key, tuple(row["names"]), error, row["not_after"], due_at))
         log.warning("certificate.not_issued", certificate=self.key, failures=failures, error=str(error))
 
 

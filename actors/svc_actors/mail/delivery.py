@@ -70,7 +70,7 @@ class Delivery:
     async def _round(self) -> float:
         """Deliver what is due; returns the seconds to the next look."""
         await self._store_outcomes()
-        await queue.give_up(self._database)
+        await queue.fail_expired_mails(self._database)
         while trio.current_time() >= self._not_before and (due := await queue.due(self._database, _BATCH)):
             await self._deliver(due)
         await self._tell()

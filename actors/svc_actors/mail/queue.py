@@ -66,7 +66,7 @@ class NewMail:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedMail:
     """A mail for one attempt."""
 
     id: UUID
@@ -125,7 +125,7 @@ class Outbox:
         tx.announce(CHANNEL, NOW if mail.kind is MailKind.TEST else "")
         return mail_id
 
-    def content(self, mail: Claimed) -> bytes:
+    def content(self, mail: ClaimedMail) -> bytes:
         return self._sealer.unseal(mail.sealed, _purpose(mail.id))
 
     def _required(self) -> MailSettings:
@@ -157,7 +157,7 @@ async def seconds_to_next(database: Database) -> float | None:
     return seconds
 
 
-async def claim(database: Database, mail_id: UUID) -> Claimed | None:
+async def claim(database: Database, mail_id: UUID) -> ClaimedMail | None:
     """Count an attempt and schedule the next; None if the mail is not due."""
     row = await database.fetchrow(
         """
@@ -170,7 +170,7 @@ async def claim(database: Database, mail_id: UUID) -> Claimed | None:
         float(FIRST_PAUSE),
         float(LONGEST_PAUSE),
     )
-    return None if row is None else Claimed(mail_id, row["recipient"], row["content"])
+    return None if row is None else ClaimedMail(mail_id, row["recipient"], row["content"])
 
 
 async def sent(database: Database, mail_id: UUID) -> None:
@@ -199,7 +199,7 @@ async def note_relay_problem(database: Database, reason: str) -> None:
     )
 
 
-async def give_up(database: Database) -> None:
+async def fail_expired_mails(database: Database) -> None:
     """Fail mails that have passed their deadline, and delete the content of perishable ones."""
     await database.execute(
         """

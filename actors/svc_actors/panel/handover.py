@@ -51,7 +51,7 @@ _CALLER: Final = service_itself("site.update")
 
 
 @dataclass(frozen=True)
-class Ended:
+class RevokedAccess:
     """The names of the accounts and users whose access was ended. `job_id` is the job that ends it on the server."""
 
     sftp_logins: list[str]
@@ -59,7 +59,7 @@ class Ended:
     job_id: int
 
 
-async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databases: SiteDatabases) -> Ended:
+async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databases: SiteDatabases) -> RevokedAccess:
     """From now on `site`, whose row is locked, belongs to `owner_id`: end the credentials of the previous owner."""
     logins = await access.read_all(tx, site.id)
     for login in logins:
@@ -83,7 +83,7 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
         site.id,
     )
     job = await _enqueue(tx, site, owner_id)
-    return Ended([login.login for login in logins], renewed, job.id)
+    return RevokedAccess([login.login for login in logins], renewed, job.id)
 
 
 async def _is_wordpress(tx: Transaction, site: SiteRow, engine: str, name: str) -> bool:

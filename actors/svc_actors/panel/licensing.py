@@ -54,7 +54,7 @@ class License(BaseModel):
 
 
 @dataclass(frozen=True)
-class Installed:
+class StoredLicense:
     file: str
     installed_at: datetime
 
@@ -89,7 +89,7 @@ def verified(file: str, key: Ed25519PublicKey | None, install_id: UUID) -> Licen
 
 
 def judged(
-    installed: Installed | None, key: Ed25519PublicKey | None, install_id: UUID, now: datetime
+    installed: StoredLicense | None, key: Ed25519PublicKey | None, install_id: UUID, now: datetime
 ) -> LicenseVerdict:
     if installed is None:
         return LicenseVerdict(LicenseState.NONE)
@@ -101,9 +101,9 @@ def judged(
     return LicenseVerdict(LicenseState.EXPIRED if over else LicenseState.VALID, license)
 
 
-async def read_license(queryable: Queryable) -> Installed | None:
+async def read_license(queryable: Queryable) -> StoredLicense | None:
     row = await queryable.fetchrow("SELECT file, installed_at FROM panel_license")
-    return Installed(row["file"], row["installed_at"]) if row is not None else None
+    return StoredLicense(row["file"], row["installed_at"]) if row is not None else None
 
 
 async def write_license(tx: Transaction, file: str) -> None:

@@ -22,7 +22,7 @@ import trio
 
 from svc_actors.alerts import Severity, close_alert, raise_alert, set_alert
 from svc_actors.panel.jobs.records import start_jobs
-from svc_actors.panel.schedules.scheduler import miss_what_was_due
+from svc_actors.panel.schedules.scheduler import record_missed_runs
 from svc_actors.store import Database, Queryable, Transaction
 from svc_webhost.folders import HostFolders
 
@@ -42,7 +42,7 @@ _MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True)
-class Numbers:
+class UsedNumbers:
     """Numbers of sites and imports with a folder or an account on this server; `homes`: those of sites with files."""
 
     homes: frozenset[int]
@@ -50,7 +50,7 @@ class Numbers:
     imports: frozenset[int]
 
     @classmethod
-    def on(cls, folders: HostFolders) -> Numbers:
+    def on(cls, folders: HostFolders) -> UsedNumbers:
         """Raises `OSError`."""
         accounts = [entry.pw_name for entry in pwd.getpwall()]
         return cls(
@@ -60,12 +60,12 @@ class Numbers:
         )
 
 
-async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
+async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: UsedNumbers) -> None:
     """`as_of` is the newest time in the database. This only writes to the database."""
     queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
     # The queued jobs are marked as running, because the start fails running jobs, with all consequences of their ends.
     await start_jobs(tx, [row["id"] for row in queued])
-    await miss_what_was_due(tx, now)
+    await record_missed_runs(tx, now)
     for sequence, count in SKIPPED.items():
         await _skip(tx, sequence, count)
     for sequence, seen in (("site_numbers", numbers.sites), ("imports_number_seq", numbers.imports)):

@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from svc_actors.store.database import Database
-from svc_actors.store.removal import rest_since
+from svc_actors.store.removal import pause_after_work
 from svc_actors.store.transactions import Transaction
 from svc_common.durable import put_in_place
 
@@ -52,7 +52,7 @@ async def _remove(database: Database, keep: timedelta, first: int, last: int) ->
     for start in range(first, last + 1, _REMOVED_AT_ONCE):
         began, end = trio.current_time(), min(start + _REMOVED_AT_ONCE - 1, last)
         removed += await database.fetchval("SELECT remove_exported_audit($1, $2, $3)", keep, start, end)
-        await rest_since(began)
+        await pause_after_work(began)
     return removed
 
 
@@ -88,7 +88,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
             await trio.to_thread.run_sync(file.write, [row["line"] for row in old])
             if len(old) < len(page):
                 break
-            await rest_since(began)
+            await pause_after_work(began)
     finally:
         sha256 = await trio.to_thread.run_sync(file.close)
     if not rows:

@@ -26,7 +26,7 @@ SECONDS: Final = 3.0
 _SEALS_AT_ONCE: Final = 100
 
 
-class UnfitError(Exception):
+class AuditMismatchError(Exception):
     """The audit differs from its seals; the message says where."""
 
 
@@ -46,7 +46,7 @@ async def check_audit(database: Database, folder: Path, after: int = 0, *, secon
     part = _Part(database, folder)
     try:
         next_after = await part.run(after, trio.current_time() + seconds)
-    except UnfitError as unfit:
+    except AuditMismatchError as unfit:
         return Checked(part.seals, part.rows, part.archived, str(unfit), None)
     finally:
         part.files.close()
@@ -83,7 +83,7 @@ class _Part:
             return None
         row = await self._database.fetchrow("SELECT * FROM audit_seals WHERE number = $1", after)
         if row is None:
-            raise UnfitError(f"there is no seal {after}")
+            raise AuditMismatchError(f"there is no seal {after}")
         return Seal.of(row)
 
     async def _check_beginning(self, seal: Seal) -> None:
@@ -95,7 +95,7 @@ class _Part:
             await trio.to_thread.run_sync(self.files.check, export["file"], export["sha256"])
         below = await self._database.fetchval("SELECT min(id) FROM audit WHERE id < $1", seal.first_id)
         if below is not None:
-            raise UnfitError(
+            raise AuditMismatchError(
                 f"row {below} is below the first seal, which starts at row {seal.first_id}: it was inserted"
             )
 
@@ -103,9 +103,9 @@ class _Part:
         where = f"seal {seal.number} (rows {seal.first_id} to {seal.last_id})"
         number, first, digest = (before.number, before.last_id, before.digest) if before else (0, None, BEGINNING)
         if seal.number != number + 1:
-            raise UnfitError(f"seal {number + 1} is missing; the next is {where}")
+            raise AuditMismatchError(f"seal {number + 1} is missing; the next is {where}")
         if seal.previous_digest != digest or (first is not None and seal.first_id != first + 1):
-            raise UnfitError(f"{where} does not follow the one before it")
+            raise AuditMismatchError(f"{where} does not follow the one before it")
         # The table is read before the files: rows that are moved in between are then in a file.
         page = await self._database.fetch(
             "SELECT row_to_json(audit)::text AS line FROM audit WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT $3",
@@ -132,14 +132,14 @@ class _Part:
                 if rows.setdefault(row_id, row) is row:
                     archived += 1
                 elif rows[row_id] != row:
-                    raise UnfitError(f"row {row_id} is not the same in the table and in {file}")
+                    raise AuditMismatchError(f"row {row_id} is not the same in the table and in {file}")
         if len(rows) != seal.rows:
             how = "missing" if len(rows) < seal.rows else "too many"
-            raise UnfitError(
+            raise AuditMismatchError(
                 f"{where} has {abs(seal.rows - len(rows))} or more rows {how}; it was sealed with {seal.rows}"
             )
         if seal.digest_of(rows[row_id] for row_id in sorted(rows)) != seal.digest:
-            raise UnfitError(
+            raise AuditMismatchError(
                 f"{where} does not have the digest it was sealed with: one of its rows, or the seal, was changed"
             )
         return archived
@@ -161,14 +161,14 @@ class _Files:
 
     def check(self, name: str, sha256: str) -> None:
         if Path(name).name != name:
-            raise UnfitError(f"{name} is no name of an archive")
+            raise AuditMismatchError(f"{name} is no name of an archive")
         try:
             with (self._folder / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise UnfitError(f"the archive {name} cannot be read: {error.strerror}") from error
+            raise AuditMismatchError(f"the archive {name} cannot be read: {error.strerror}") from error
         if found != sha256:
-            raise UnfitError(f"the archive {name} was changed: it does not have the SHA-256 that was recorded")
+            raise AuditMismatchError(f"the archive {name} was changed: it does not have the SHA-256 that was recorded")
 
     def rows(self, name: str, sha256: str, first: int, last: int) -> dict[int, bytes]:
         """The rows of a range of ids. Each call must ask for a range above the previous one."""
@@ -188,7 +188,7 @@ class _Files:
                 if row[0] >= first:
                     found[row[0]] = row[1]
         except (OSError, EOFError, zlib.error, ValueError) as error:
-            raise UnfitError(f"the archive {name} cannot be read: {error}") from error
+            raise AuditMismatchError(f"the archive {name} cannot be read: {error}") from error
         return found
 
     def _next(self, first: int) -> tuple[int, bytes] | None:

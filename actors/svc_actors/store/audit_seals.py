@@ -32,7 +32,7 @@ import trio
 
 from svc_actors.store.database import Database
 from svc_actors.store.driver import Record
-from svc_actors.store.removal import rest_since
+from svc_actors.store.removal import pause_after_work
 from svc_actors.store.transactions import Queryable, Transaction
 
 log = structlog.get_logger("svc.audit")
@@ -96,7 +96,7 @@ async def newest_seal(queryable: Queryable) -> Seal | None:
     return None if row is None else Seal.of(row)
 
 
-class Sealer:
+class AuditSealer:
     """Seals the ranges of rows that are final; one task calls `round` regularly."""
 
     def __init__(self, database: Database, *, rows_a_seal: int = ROWS_A_SEAL) -> None:
@@ -145,7 +145,7 @@ class Sealer:
         if seal is None:
             return 0
         log.info("audit.sealed", number=seal.number, last_id=seal.last_id, rows=seal.rows, digest=seal.digest)
-        await rest_since(began)
+        await pause_after_work(began)
         return seal.rows
 
     async def _next(self, tx: Transaction, *, upto: int) -> Seal | None:

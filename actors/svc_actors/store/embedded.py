@@ -30,7 +30,7 @@ import trio
 from svc_actors.store.database import Database
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.reach import Account
-from svc_actors.store.server_folder import DatabaseInUseError, Folder, give_folder
+from svc_actors.store.server_folder import DatabaseInUseError, Folder, create_server_folder
 
 URL_VARIABLE, OWNER_VARIABLE = "SVC_DATABASE_URL", "SVC_DATABASE_OWNER_URL"
 
@@ -177,7 +177,7 @@ class _Server:
         unfinished = folder.path / "cluster.new"
         if unfinished.exists():
             await trio.to_thread.run_sync(shutil.rmtree, unfinished)
-        give_folder(unfinished, folder.account)
+        create_server_folder(unfinished, folder.account)
         arguments = ["-D", str(unfinished), "-U", _SUPERUSER, "--auth=peer", "--encoding=UTF8"]
         arguments += ["--locale-provider=builtin", "--locale=C", "--builtin-locale=C.UTF-8", "--no-instructions"]
         done = await trio.run_process(

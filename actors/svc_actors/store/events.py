@@ -84,7 +84,7 @@ class SlowReader(Exception):  # noqa: N818
     """The subscriber fell behind and was cut off; it may subscribe again after its last position."""
 
 
-class Gone(Exception):  # noqa: N818
+class PositionLost(Exception):  # noqa: N818
     """The log does not reach back (or on) to this position: read the state again, then subscribe from the present."""
 
     def __init__(self, position: int) -> None:
@@ -109,7 +109,8 @@ async def append(transaction: Transaction, event: NewEvent) -> None:
 class Subscription:
     """The events after a position, in order: `async for event in subscription`. One task reads it.
 
-    The iteration ends when the log stops. It raises `SlowReader` or `Gone`, and `unavailable` while it cannot read.
+    The iteration ends when the log stops. It raises `SlowReader` or `PositionLost`, and `unavailable` while it
+    cannot read.
     """
 
     def __init__(self, log: EventLog, database: Queryable, position: int, capacity: int) -> None:
@@ -119,7 +120,7 @@ class Subscription:
         self._capacity = capacity
         self._buffer: deque[Event] = deque()
         self._live = False
-        self._failure: SlowReader | Gone | None = None
+        self._failure: SlowReader | PositionLost | None = None
         self._woken = trio.Event()
 
     def __aiter__(self) -> Subscription:
@@ -151,7 +152,7 @@ class Subscription:
     async def _read_history(self) -> None:
         page = await _read_after(self._database, self.position, _PAGE)
         if page and page[0].position != self.position + 1:
-            raise Gone(self.position)
+            raise PositionLost(self.position)
         self._buffer.extend(page)
         # There is no checkpoint between this comparison and the change to live, so no event is missed in between.
         self._live = not page and self.position >= self._log.position
@@ -170,7 +171,7 @@ class Subscription:
             if event.position <= last:
                 continue
             if event.position != last + 1:
-                self._failure = Gone(last)
+                self._failure = PositionLost(last)
             elif len(self._buffer) >= self._capacity:
                 self._failure = SlowReader(f"The reader fell {self._capacity} events behind, after position {last}.")
             if self._failure is not None:
@@ -221,13 +222,13 @@ class EventLog:
     async def subscribe(self, after: int | None) -> AsyncIterator[Subscription]:
         """The events after position `after`; with None, those that are committed from now on.
 
-        Raises `Gone` when the log does not reach `after`. Waits until the log runs.
+        Raises `PositionLost` when the log does not reach `after`. Waits until the log runs.
         """
         await self._started.wait()
         if after is not None:
             first, last = await bounds(self._database)
             if after > last or after + 1 < first:
-                raise Gone(after)
+                raise PositionLost(after)
         subscription = Subscription(self, self._database, self.position if after is None else after, self._capacity)
         subscription._live = after is None
         self._subscriptions.add(subscription)

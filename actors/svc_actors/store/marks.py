@@ -367,7 +367,7 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
         await step_back(as_of, marks.keys)
         # Counted only after `step_back`: if the service is killed during it, the next start, or the successor, does it
         # again.
-        marks.dealt = await database.transact(deal_with_notice)
+        marks.dealt = await database.transact(settle_losses)
     marks.serving = True
     # A full disk must not prevent the start: the database records that the loss was dealt with.
     await marks.try_to_write()
@@ -376,7 +376,7 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
         yield
 
 
-async def deal_with_notice(tx: Transaction) -> int:
+async def settle_losses(tx: Transaction) -> int:
     """Record that what the database has lost until now was dealt with, noticed or not; returns how often that was."""
     return int(await tx.fetchval(_DEAL))
 

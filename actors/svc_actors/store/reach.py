@@ -75,7 +75,7 @@ def _made() -> pwd.struct_passwd:
     return entry
 
 
-def let_through(account: Account, path: Path) -> None:
+def grant_traversal(account: Account, path: Path) -> None:
     """Make sure that `account` can reach `path`: let it pass through the parents that are closed to it.
 
     Raises `PermissionError` that names the folder when its file system knows no access control lists.

@@ -41,9 +41,9 @@ async def in_batches(remove: Callable[[], Awaitable[int]], batch: int) -> int:
         removed += count
         if count < batch:
             return removed
-        await rest_since(began)
+        await pause_after_work(began)
 
 
-async def rest_since(started: float) -> None:
+async def pause_after_work(started: float) -> None:
     """Pause in proportion to the work that started at `started`, to leave the disk to others."""
     await trio.sleep(_IDLE_SHARE * (trio.current_time() - started))

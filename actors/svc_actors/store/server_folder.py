@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from svc_actors.store.reach import Account, let_through, server_account
+from svc_actors.store.reach import Account, grant_traversal, server_account
 
 SOCKET_NAME = ".s.PGSQL.5432"
 _LONGEST_SOCKET_PATH = 107
@@ -48,12 +48,12 @@ class Folder:
         account = server_account()
         _keep(path, account)
         if account is not None:
-            let_through(account, path / "cluster")
-            let_through(account, programs / "postgres")
+            grant_traversal(account, path / "cluster")
+            grant_traversal(account, programs / "postgres")
         socket_folder = path / "socket"
         if len(os.fsencode(socket_folder / SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
             socket_folder = _short_folder(path)
-        give_folder(socket_folder, account)
+        create_server_folder(socket_folder, account)
         return cls(path, socket_folder, account)
 
     def url(self, role: str, database: str) -> str:
@@ -146,7 +146,7 @@ class Folder:
         return found
 
 
-def give_folder(folder: Path, account: Account | None) -> None:
+def create_server_folder(folder: Path, account: Account | None) -> None:
     """Create a folder that the server owns, closed to others."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():

@@ -22,7 +22,7 @@ import trio
 from svc_actors.runtime import Crash, DomainError
 from svc_actors.store import Loops, ServiceLoop
 from svc_actors.webhooks import deliveries
-from svc_actors.webhooks.endpoint import Delivering, Round
+from svc_actors.webhooks.endpoint import DeliveryServices, Round
 from svc_actors.webhooks.outbox import CHANNEL
 
 LONGEST_LOOK: Final = 30.0
@@ -34,19 +34,19 @@ _FORGET_SECONDS: Final = 60.0
 log = structlog.get_logger(__name__)
 
 
-def add_webhook_loops(loops: Loops[ServiceLoop], dispatcher: Dispatcher, delivering: Delivering) -> None:
+def add_webhook_loops(loops: Loops[ServiceLoop], dispatcher: Dispatcher, delivering: DeliveryServices) -> None:
     loops.keep("webhooks", dispatcher.run, step=dispatcher.round)
     loops.repeat("webhook history", _FORGET_SECONDS, partial(_forget, delivering))
 
 
-async def _forget(delivering: Delivering) -> None:
+async def _forget(delivering: DeliveryServices) -> None:
     await deliveries.forget_old(delivering.database, delivering.clock())
 
 
 class Dispatcher:
     """Rounds run in `nursery`. `on_crash` gets their defects, as of an actor."""
 
-    def __init__(self, delivering: Delivering, nursery: trio.Nursery, on_crash: Callable[[Crash], None]) -> None:
+    def __init__(self, delivering: DeliveryServices, nursery: trio.Nursery, on_crash: Callable[[Crash], None]) -> None:
         self._delivering = delivering
         self._database = delivering.database
         self._clock = delivering.clock

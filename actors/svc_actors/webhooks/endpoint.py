@@ -46,7 +46,7 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True)
-class Delivering:
+class DeliveryServices:
     """Dependencies of the rounds of all endpoints. `after_round` is called in one transaction with the statuses that
     the deliveries of a round ended in. Tests that move time pass their own `clock`."""
 
@@ -60,7 +60,7 @@ class Delivering:
 class Round:
     """`draining` is asked before each attempt: if so, those under way end, and no others start."""
 
-    def __init__(self, services: Delivering, endpoint_id: UUID, draining: Callable[[], bool]) -> None:
+    def __init__(self, services: DeliveryServices, endpoint_id: UUID, draining: Callable[[], bool]) -> None:
         self._services = services
         self._endpoint_id = endpoint_id
         self._draining = draining

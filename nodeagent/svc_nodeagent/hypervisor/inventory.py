@@ -21,7 +21,7 @@ from svc_nodeagent.hypervisor.connection import PATIENT, Connection, Libvirt, ve
 from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network.roads import RoadMap
+from svc_nodeagent.hypervisor.network.roads import ProtectedAddressFinder
 from svc_nodeagent.hypervisor.platforms import platform_features
 from svc_nodeagent.hypervisor.preflight import network_features
 from svc_nodeagent.hypervisor.programs import run_program
@@ -62,7 +62,7 @@ async def facts(
     verdict = await acceleration.verdict()
     features = await network_features(bridge)
     platforms = await in_thread(platform_features)
-    kept = await RoadMap(naming, controller).roads()
+    kept = await ProtectedAddressFinder(naming, controller).find()
     return NodeFacts(
         hostname=socket.gethostname(),
         host_uuid=await in_thread(host_uuid),

@@ -26,7 +26,7 @@ async def call_domain(guests: Guests, vm_id: UUID, name: str, work: Callable[[An
         raise
 
 
-def gone_on(domain: Any) -> LivePlace:
+def resume_migrated_guest(domain: Any) -> LivePlace:
     """Resume a guest that a move has paused, and say whether it is here."""
     state, reason = domain.state()
     # After a complete move, the source's domain is off, and libvirt gives the migration as the reason. If it is off for

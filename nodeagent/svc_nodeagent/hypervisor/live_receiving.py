@@ -35,11 +35,11 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_nearly_full, require_room
 from svc_nodeagent.hypervisor.live_definition import ArrivingMachine
 from svc_nodeagent.hypervisor.live_gate import Gate
-from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, gone_on
-from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, SocketsOf, carry_dialling
+from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, resume_migrated_guest
+from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, SocketsOf, relay_on_dial
 from svc_nodeagent.hypervisor.live_words import (
     READY_SECONDS,
-    Luggage,
+    FirstBootData,
     Place,
     cut_short,
     dial_streams,
@@ -147,7 +147,7 @@ class LiveReceiving:
             record = await self._definitions.with_network(vm_id, operation.network)
             await self._definitions.apply_network(record)
             fault_point("live.carried")
-            if await call_domain(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
+            if await call_domain(self._guests, vm_id, "virDomainResume", resume_migrated_guest) is LivePlace.HERE:
                 await self._announce(vm_id)
             fault_point("live.gone_on")
             # The definition that came with the guest is used only while it runs; for the next start this host writes a
@@ -180,13 +180,13 @@ class LiveReceiving:
             gate, short = Gate(self._moved(record, base)), trio.Event()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_room, record, short, nursery.cancel_scope)
-                nursery.start_soon(carry_dialling, memory, sockets.memory)
+                nursery.start_soon(relay_on_dial, memory, sockets.memory)
                 for each in disk_streams:
-                    nursery.start_soon(carry_dialling, each, sockets.disk)
+                    nursery.start_soon(relay_on_dial, each, sockets.disk)
                 socket = await in_thread(self._libvirt_socket)
                 # The source's libvirt connects at once, so two minutes of silence are a failure. QEMU connects for the
                 # memory only once the disks are copied, which may take hours.
-                await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
+                await relay_on_dial(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
             if short.is_set():
                 # This raises an error with the figures. If room was freed since, it does not, and the move counts as
@@ -229,15 +229,15 @@ class LiveReceiving:
     async def _take_luggage(self, record: MachineRecord, stream: trio.abc.Stream) -> None:
         vm_id = record.vm_id
         try:
-            luggage = Luggage.model_validate_json(await line(stream))
+            boot_data = FirstBootData.model_validate_json(await line(stream))
         except ValidationError as error:
             raise unreadable() from error
-        seed = await exactly(stream, luggage.seed_bytes)
+        seed = await exactly(stream, boot_data.seed_bytes)
         partial = self._folders.seed(vm_id).with_suffix(".partial")
         await in_thread(partial.write_bytes, seed)
         await in_thread(put_in_place, partial, self._folders.seed(vm_id), mode=0o400, owner=qemu_user().owner)
-        if luggage.password_hash is not None:
-            first_boot = FirstBoot(password_hash=luggage.password_hash).model_dump_json().encode()
+        if boot_data.password_hash is not None:
+            first_boot = FirstBoot(password_hash=boot_data.password_hash).model_dump_json().encode()
             await in_thread(write_whole, self._folders.machine(vm_id) / SECRET, first_boot, mode=0o600)
 
     async def _has_arrived(self, vm_id: UUID) -> bool:

@@ -25,9 +25,9 @@ from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import SECRET, FirstBoot, Folders, MachineRecord, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache
-from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, gone_on
-from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, Sockets, SocketsOf, carry_dialled, listen
-from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dial_streams, line, unreadable
+from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, call_domain, resume_migrated_guest
+from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, Sockets, SocketsOf, listen, relay_accepted
+from svc_nodeagent.hypervisor.live_words import FirstBootData, Place, cut_short, dial_streams, line, unreadable
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.protocol import DomainState, FailureCode, LivePlace, LiveResult, LiveStreams, VmLiveSend
 
@@ -116,7 +116,7 @@ class LiveSending:
                     (sockets.memory, (memory,), None),
                     (sockets.disk, disks, None),
                 ):
-                    nursery.start_soon(carry_dialled, await listen(path), carrying, silence)
+                    nursery.start_soon(relay_accepted, await listen(path), carrying, silence)
                 nursery.start_soon(self._tell, vm_id, report)
                 fault_point("live.sending")
                 try:
@@ -190,8 +190,8 @@ class LiveSending:
         if await in_thread((folder / SECRET).exists):
             first_boot = FirstBoot.model_validate_json(await in_thread((folder / SECRET).read_bytes))
             password_hash = first_boot.password_hash
-        luggage = Luggage(password_hash=password_hash, seed_bytes=len(seed))
-        await stream.send_all(luggage.model_dump_json().encode() + b"\n" + seed)
+        boot_data = FirstBootData(password_hash=password_hash, seed_bytes=len(seed))
+        await stream.send_all(boot_data.model_dump_json().encode() + b"\n" + seed)
 
     async def _tell(self, vm_id: UUID, report: Report) -> None:
         """Report progress, as long as libvirt reports any."""
@@ -215,7 +215,7 @@ class LiveSending:
                 if await call_domain(self._guests, vm_id, "virDomainAbortJob", _job_is_over) is not False:
                     break
                 await trio.sleep(LOOK_SECONDS)
-        place = await call_domain(self._guests, vm_id, "virDomainResume", gone_on)
+        place = await call_domain(self._guests, vm_id, "virDomainResume", resume_migrated_guest)
         state = await self._guests.state(vm_id)
         return LiveResult(vm_id=vm_id, place=place or LivePlace.ABSENT, state=state)
 

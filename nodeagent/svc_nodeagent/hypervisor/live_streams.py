@@ -92,7 +92,7 @@ async def listen(path: Path) -> trio.SocketListener:
     return trio.SocketListener(listening)
 
 
-async def carry_dialled(
+async def relay_accepted(
     listener: trio.SocketListener, streams: Sequence[trio.abc.Stream], silence: float | None = None
 ) -> None:
     """Join each connection that was accepted to the next of the streams, until either ends."""
@@ -110,7 +110,7 @@ async def _carry(dialled: trio.SocketStream, stream: trio.abc.Stream, silence: f
         await join(dialled, stream, silence=silence)
 
 
-async def carry_dialling(
+async def relay_on_dial(
     stream: trio.abc.Stream,
     path: Path,
     wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream,

@@ -36,9 +36,9 @@ class Place(BaseModel):
     domain: str
 
 
-class Luggage(BaseModel):
-    """What goes with the guest besides its disks and memory: the secret of its first boot, if that has not happened,
-    and the seed, which it has open."""
+class FirstBootData(BaseModel):
+    """Sent with the guest besides its disks and memory: the secret of its first boot, if that has not happened, and the
+    seed, which it has open."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -320,7 +320,7 @@ class Machines:
         fault_point("delete.undefined")
         removed = await self._network.remove(vm_id)
         fault_point("delete.network")
-        await volume_files.let_go(self._folders, vm_id, destroy_volumes)
+        await volume_files.release_volumes(self._folders, vm_id, destroy_volumes)
         retained = () if destroy_disks else await in_thread(disks.retain, self._folders, vm_id)
         await in_thread(platform_state.remove_tpm, vm_id)
         await in_thread(disks.destroy, self._folders, vm_id)

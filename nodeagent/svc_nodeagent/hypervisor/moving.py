@@ -216,7 +216,7 @@ class Moves:
             await in_thread(put_in_place, partial, path, mode=0o600, owner=_owner())
             fault_point(f"move.disk{disk.index}.received")
         if header.state is not None:
-            await in_thread(platform_state.put_back, self._folders, spec.vm_id, await stream.state(header.state))
+            await in_thread(platform_state.restore_state, self._folders, spec.vm_id, await stream.state(header.state))
         await report(95, "defining the machine")
         folder = self._folders.machine(spec.vm_id)
         if header.password_hash is not None:

@@ -2,8 +2,8 @@
 own store, which libvirt has below `/var/lib/libvirt/swtpm`.
 
 Invariants: the state belongs to the machine, whatever happens to its definition; it is removed with the machine, and
-created anew with another system. It is packed (`packed`, `put_back`) to go with a copy, with a move, and with disks
-that are kept: data that a guest has sealed to its TPM can be opened only with the same TPM.
+created anew with another system. It is packed (`packed`, `restore_state`) to go with a copy, with a move, and with
+disks that are kept: data that a guest has sealed to its TPM can be opened only with the same TPM.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def packed(folders: Folders, vm_id: UUID) -> bytes:
     return content.getvalue()
 
 
-def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
+def restore_state(folders: Folders, vm_id: UUID, content: bytes) -> None:
     """Give a machine that is off exactly the state in `content`. Raises `HostError(invalid)` if the state is invalid,
     and then changes nothing."""
     files = _unpacked(content)

@@ -70,7 +70,7 @@ async def drop_snapshots(path: Path) -> None:
         await run_program("qemu-img", "snapshot", "-d", tag, path, timeout=_SNAPSHOT_SECONDS)
 
 
-async def let_go(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> None:
+async def release_volumes(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> None:
     """The machine is being removed. These of its volumes are removed with it, and so are the volumes that came with an
     abandoned arrival; its other volumes stay."""
     mark = folders.abandonment(vm_id)

@@ -60,7 +60,7 @@ def _next(after: list[int], place: int) -> int:
     return end
 
 
-class Ways:
+class SiteLinks:
     """Links of a site, asked for each of its folders."""
 
     def __init__(self, links: Iterable[Link]) -> None:

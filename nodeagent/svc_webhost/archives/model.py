@@ -135,7 +135,7 @@ class FoundTask:
 
 
 @dataclass
-class Left:
+class SkippedItem:
     """What is not imported, and why."""
 
     kind: Kind
@@ -152,7 +152,7 @@ class Account:
     certificates: list[FoundCertificate] = field(default_factory=list)
     passwords: list[FoundPasswords] = field(default_factory=list)
     tasks: list[FoundTask] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
+    left: list[SkippedItem] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
@@ -160,7 +160,7 @@ class Account:
 
     def leave(self, kind: Kind, name: str, reason: str) -> None:
         if len(self.left) < MOST_ITEMS:
-            self.left.append(Left(kind, name[:200], reason))
+            self.left.append(SkippedItem(kind, name[:200], reason))
 
 
 def account_of(data: Mapping[str, Any]) -> Account:
@@ -184,7 +184,7 @@ def account_of(data: Mapping[str, Any]) -> Account:
             for each in data.get("passwords", ())
         ],
         tasks=[FoundTask(**each) for each in data["tasks"]],
-        left=[Left(Kind(each["kind"]), each["name"], each["reason"]) for each in data["left"]],
+        left=[SkippedItem(Kind(each["kind"]), each["name"], each["reason"]) for each in data["left"]],
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from svc_webhost.apache.asking import PasswordAsked, password_asked
 from svc_webhost.apache.htaccess import Directive, Lines, parse
-from svc_webhost.apache.links import Ways, reachable
+from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.apache.passwords import NoPasswordsError, read_passwords
 from svc_webhost.archives.model import Account, FoundPasswords, FoundSite, Kind, Survey
 from svc_webhost.archives.placing import below, link_target, placed_at
@@ -27,13 +27,13 @@ _MOST_NAMED: Final = 200
 _PUBLIC: Final = "public"
 
 
-def says_nothing(path: str, content: bytes | bytearray) -> bool:
+def names_no_password_file(path: str, content: bytes | bytearray) -> bool:
     """Whether this .htaccess file names no password file; an archive may have thousands of such files."""
     return WANTED.fullmatch(path) is not None and b"authuserfile" not in content.lower()
 
 
 @dataclass(frozen=True)
-class Sought:
+class PasswordCandidate:
     """`named`: the password file's path on the other host; `files`: entries of the archive that it may be, the
     likeliest first. `problem`: why nothing of it can be taken over."""
 
@@ -62,10 +62,12 @@ class Sought:
         return found
 
 
-def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = ()) -> list[Sought]:
+def password_candidates(
+    survey: Survey, account: Account, links: Sequence[tuple[str, str]] = ()
+) -> list[PasswordCandidate]:
     """`links` of the archive, each with its target."""
     ways = {site.domain: _ways(survey, site, links) for site in account.sites}
-    found: list[Sought] = []
+    found: list[PasswordCandidate] = []
     for text in survey.matching(WANTED):
         placed = [(site, place) for site in account.sites if (place := placed_at(site, text[0])) is not None]
         visited = [(site, place) for site, place in placed if place.partition("/")[0] == _PUBLIC]
@@ -88,7 +90,7 @@ def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = 
     return found
 
 
-def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> Ways:
+def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> SiteLinks:
     """Links of the site to its folders that visitors can follow, with their paths in the imported site."""
     found = []
     for path, target in links:
@@ -99,10 +101,10 @@ def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> 
         visited = below(_PUBLIC, leads)
         if visited is not None and survey.there(f"{site.root}/{visited}".strip("/")):
             found.append((placed, leads))
-    return Ways(reachable(found))
+    return SiteLinks(reachable(found))
 
 
-def _sought(account: Account, site: FoundSite, path: str, asking: Directive, lines: Lines) -> Sought:
+def _sought(account: Account, site: FoundSite, path: str, asking: Directive, lines: Lines) -> PasswordCandidate:
     named, asked, problem = " ".join(asking.arguments), None, None
     try:
         asked = password_asked(asking.sections, lines)
@@ -118,7 +120,7 @@ def _sought(account: Account, site: FoundSite, path: str, asking: Directive, lin
         problem = f"the archive does not say where its files were on the old host, so {shown} cannot be found in it"
     elif problem is None and not files:
         problem = f"{shown} is outside of the account's home"
-    return Sought(site.domain, path, shown, files, asked, problem)
+    return PasswordCandidate(site.domain, path, shown, files, asked, problem)
 
 
 def _entries(homes: Sequence[FoundSite], named: str) -> tuple[str, ...]:

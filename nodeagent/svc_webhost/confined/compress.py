@@ -17,7 +17,7 @@ from typing import IO, Any, BinaryIO, Final
 from svc_webhost.confined import kernel
 from svc_webhost.confined.files import FILE_MODE, entry, finish, open_own, written
 from svc_webhost.confined.protocol import TEMPORARY, Compress, Failed, FileError
-from svc_webhost.confined.room import Room
+from svc_webhost.confined.room import DiskBudget
 from svc_webhost.confined.tree import BLOCK, MAX_DEPTH, Tree, held, translate_errors
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
@@ -34,7 +34,7 @@ def compress(tree: Tree, request: Compress) -> dict[str, Any]:
         raise FileError(Failed.INVALID, "An archive is made as zip or tar.gz.")
     folder, name = tree.open_parent(request.to)
     with held(folder), written(tree, request.to) as (file, temporary, placed_as):
-        bounded = _Bounded(os.dup(file), Room(temporary, request.most))
+        bounded = _Bounded(os.dup(file), DiskBudget(temporary, request.most))
         with translate_errors(request.to), io.BufferedWriter(bounded, BLOCK) as archive:
             pack_all(tree, request.paths, archive)
         with translate_errors(request.to):
@@ -45,7 +45,7 @@ def compress(tree: Tree, request: Compress) -> dict[str, Any]:
 
 
 class _Bounded(io.FileIO):
-    def __init__(self, file: int, room: Room) -> None:
+    def __init__(self, file: int, room: DiskBudget) -> None:
         super().__init__(file, "wb")
         self._room = room
 

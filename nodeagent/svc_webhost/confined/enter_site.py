@@ -146,7 +146,7 @@ def _become(wanted: dict[str, Any]) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    seccomp.refuse()
+    seccomp.install_filter()
     if wanted.get("ends_with_parent", False):
         # Set again, because the kernel clears it when the account changes.
         _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))

@@ -18,7 +18,7 @@ from svc_webhost.confined import kernel
 from svc_webhost.confined.archive_formats import MAX_TARGET, Kind, Member, members, understood
 from svc_webhost.confined.files import FOLDER_MODE, make_writable, write_all
 from svc_webhost.confined.protocol import TEMPORARY, Extract, Failed, FileError, PlaceImported
-from svc_webhost.confined.room import Room
+from svc_webhost.confined.room import DiskBudget
 from svc_webhost.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, translate_errors
 
 _MAX_LEVELS: Final = 100
@@ -37,7 +37,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
                 with translate_errors(request.to), understood():
-                    entries = unpack(folder, members(archive), Room(folder, request.most))
+                    entries = unpack(folder, members(archive), DiskBudget(folder, request.most))
                 with tree.changing:
                     _place(tree, temporary, staged, folder, request)
         finally:
@@ -46,7 +46,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
     return {"entries": entries}
 
 
-def unpack(folder: int, of: Iterable[Member], room: Room) -> int:
+def unpack(folder: int, of: Iterable[Member], room: DiskBudget) -> int:
     """Unpack these into a folder that nobody else has; returns how many there were."""
     count = 0
     later: list[tuple[list[bytes], Member]] = []
@@ -126,7 +126,7 @@ def names_of(member: Member) -> list[bytes]:
     return names
 
 
-def _write(folder: int, name: bytes, member: Member, room: Room) -> None:
+def _write(folder: int, name: bytes, member: Member, room: DiskBudget) -> None:
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     except FileExistsError:

@@ -60,7 +60,7 @@ _HARMLESS: Final = ("changed as we read it", "removed before we read it")
 
 def main() -> int:
     order = json.load(sys.stdin)
-    return other_host.talk(order, lambda: fetch(order) if "user" in order else show_keys(order))
+    return other_host.run_as_account(order, lambda: fetch(order) if "user" in order else show_keys(order))
 
 
 def show_keys(order: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ from svc_webhost.confined.protocol import (
     Stat,
     Write,
 )
-from svc_webhost.confined.room import Room, copy_content
+from svc_webhost.confined.room import DiskBudget, copy_content
 from svc_webhost.confined.tree import (
     MAX_DEPTH,
     Tree,
@@ -284,7 +284,7 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
         with held(target), tree.temporary() as temporary:
             staged = b"copy-" + secrets.token_hex(8).encode()
             try:
-                _copy(source, name, temporary, staged, request.path, 0, Room(temporary, request.most))
+                _copy(source, name, temporary, staged, request.path, 0, DiskBudget(temporary, request.most))
                 with tree.changing, translate_errors(request.to):
                     kernel.rename(temporary, staged, target, new, replace=False)
             finally:
@@ -293,7 +293,7 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
     return show(tree, Stat(request.to))
 
 
-def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: int, room: Room) -> None:
+def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: int, room: DiskBudget) -> None:
     """Copy a tree. Links are copied as links. Pipes, sockets and devices have no content to copy: they raise an
     error."""
     if depth > MAX_DEPTH:

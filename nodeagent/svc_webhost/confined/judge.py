@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from svc_webhost.apache.htaccess import parse
-from svc_webhost.apache.links import Ways, reachable
+from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.apache.passwords import MOST_BYTES, NoPasswordsError, PasswordFile, read_passwords
 from svc_webhost.confined.find import beginning, find
 from svc_webhost.confined.protocol import Failed, FileError, JudgeHtaccess
@@ -55,7 +55,7 @@ def _judged(tree: Tree, payload: bytes) -> tuple[dict[str, Any], bytes]:
     passwords = None if order["passwords"] is None else _passwords(tree, order["passwords"])
     found = find(tree, NAME, MOST_TEXT, INDEXES)
     known = replace(_situation(order["situation"]), indexes=_indexes(found.folders))
-    ways = Ways(reachable(found.links) if order["served"] else [])
+    ways = SiteLinks(reachable(found.links) if order["served"] else [])
     told = _Told()
     for path, text in found.texts:
         folder = PurePosixPath(path).parent

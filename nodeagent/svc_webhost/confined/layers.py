@@ -27,7 +27,7 @@ ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", ZSTD: "zstd"}
 
 
-class Peeking:
+class PeekableStream:
     """A stream whose start can be read in advance."""
 
     def __init__(self, stream: Stream) -> None:
@@ -194,20 +194,20 @@ class Zstd(_Unpacked):
                 raise FileError(Failed.INVALID, "The archive is damaged: its compressed data cannot be read further.")
 
 
-def unpacked(stream: Stream) -> Peeking:
+def unpacked(stream: Stream) -> PeekableStream:
     """The stream, decompressed if its content is compressed."""
-    peeking = Peeking(stream)
+    peeking = PeekableStream(stream)
     start = peeking.peek(6)
     name = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     match name:
         case "gzip":
-            return Peeking(Inflating(peeking))
+            return PeekableStream(Inflating(peeking))
         case "bzip2":
-            return Peeking(_Stepwise(peeking, bz2.BZ2Decompressor))
+            return PeekableStream(_Stepwise(peeking, bz2.BZ2Decompressor))
         case "xz":
-            return Peeking(_Stepwise(peeking, lambda: lzma.LZMADecompressor(memlimit=64 << 20)))
+            return PeekableStream(_Stepwise(peeking, lambda: lzma.LZMADecompressor(memlimit=64 << 20)))
         case "zstd":
-            return Peeking(Zstd(peeking))
+            return PeekableStream(Zstd(peeking))
     return peeking
 
 
@@ -245,7 +245,7 @@ def _tar(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
     return tar_members(stream, budget)
 
 
-def _tar_within(stream: Peeking, budget: Budget, name: bytes) -> Iterator[Member]:
+def _tar_within(stream: PeekableStream, budget: Budget, name: bytes) -> Iterator[Member]:
     """A dump that is compressed by itself, outside of an archive, counts as a file with the name that it would have
     uncompressed."""
     if stream.peek(512)[257:262] == b"ustar":

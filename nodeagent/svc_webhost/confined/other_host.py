@@ -47,7 +47,7 @@ class FetchError(Exception):
     """The connection ended or was refused; the message says why."""
 
 
-def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
+def run_as_account(order: Mapping[str, Any], work: Callable[[], None]) -> int:
     """Do the work as that account. Returns the exit status of this process, whose last line says what failed."""
     try:
         # In this order, because mounts need root, and the credentials must be written by the account that may read

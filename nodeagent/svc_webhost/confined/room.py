@@ -16,7 +16,7 @@ _SHARE: Final = 50
 _BLOCK: Final = 1 << 20
 
 
-class Room:
+class DiskBudget:
     """`folder` is a descriptor on the disk that is written to; `most`: how many bytes the plan still allows, None
     without a plan."""
 
@@ -36,7 +36,7 @@ class Room:
             raise OSError(errno.ENOSPC, "the disk has no free space left for this")
 
 
-def copy_content(source: int, target: int, room: Room) -> int:
+def copy_content(source: int, target: int, room: DiskBudget) -> int:
     """Copy the content of a file into an empty one, preserving holes. Returns how many bytes were written; OSError as
     `Room.take`, and EFBIG if the size exceeds this process's limit."""
     written = at = 0

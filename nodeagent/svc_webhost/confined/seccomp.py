@@ -117,7 +117,7 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def refuse() -> None:
+def install_filter() -> None:
     """Set the filter, for this process and its descendants. Requires no_new_privs (prctl(2)). OSError if the kernel has
     no filters, or this machine's calls are unknown."""
     machine = os.uname().machine

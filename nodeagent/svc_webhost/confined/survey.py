@@ -109,7 +109,7 @@ def survey(archive: BinaryIO) -> Account:
     found = gathered.finished()
     account = reading.read(found)
     _name_links(account, gathered.links)
-    sought = passwords.sought(found, account, gathered.links)
+    sought = passwords.password_candidates(found, account, gathered.links)
     contents = _contents(archive, {file for each in sought for file in each.files})
     account.passwords = [each.resolve(contents) for each in sought]
     return account
@@ -183,7 +183,7 @@ class _Gathered:
                 kept += block
             else:
                 keep = False
-        if keep and not passwords.says_nothing(path, kept):
+        if keep and not passwords.names_no_password_file(path, kept):
             self._texts += len(kept)
             self._survey.texts[path] = bytes(kept)
         self._survey.size += size

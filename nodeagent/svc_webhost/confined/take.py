@@ -32,9 +32,9 @@ from svc_webhost.archives.placing import link_target, placed_at
 from svc_webhost.confined import kernel
 from svc_webhost.confined.archive_formats import Budget, Kind, Member, understood
 from svc_webhost.confined.extract import names_of, unpack
-from svc_webhost.confined.layers import ZSTD, Content, Peeking, Zstd, entries
+from svc_webhost.confined.layers import ZSTD, Content, PeekableStream, Zstd, entries
 from svc_webhost.confined.protocol import FileError
-from svc_webhost.confined.room import Room
+from svc_webhost.confined.room import DiskBudget
 from svc_webhost.confined.survey import confine, shown
 from svc_webhost.confined.tree import Tree, held, parts, remove, translate_errors
 
@@ -123,7 +123,7 @@ class _Taken:
 def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
     """Decompress a dump if it is compressed by zstd: the program that loads the dump reads gzip, bzip2 and xz
     itself."""
-    stream = Peeking(Content(content))
+    stream = PeekableStream(Content(content))
     packed = stream.peek(4) == ZSTD
     whole = Zstd(stream) if packed else stream
     while block := whole.read(_BLOCK):
@@ -147,7 +147,7 @@ def _into(tree: Tree, path: str, members: Iterator[Member]) -> int:
         os.mkdir(name, _CLOSED, dir_fd=at)
         try:
             with held(kernel.open_beneath(at, name, _FOLDER, follow=False)) as folder:
-                return unpack(folder, members, Room(folder))
+                return unpack(folder, members, DiskBudget(folder))
         except BaseException:
             with suppress(OSError):
                 remove(at, name)

@@ -30,10 +30,10 @@ _MOST_SAID: Final = 1 << 16
 def main(arguments: list[str]) -> int:
     order = json.load(sys.stdin)
     with socket.socket(fileno=int(arguments[0])) as git:
-        return other_host.talk(order, lambda: speak(git, order))
+        return other_host.run_as_account(order, lambda: relay_git(git, order))
 
 
-def speak(git: socket.socket, order: dict[str, Any]) -> None:
+def relay_git(git: socket.socket, order: dict[str, Any]) -> None:
     """Run until git or the other host has hung up. Raises FetchError."""
     command = shlex.join(["git-upload-pack", order["path"]])
     # git's protocol version 2 allows requests for any commit. Hosts that ignore the variable use the first version,

@@ -169,7 +169,7 @@ def find_process(pid: int, started: int) -> Process | None:
     return Process(pid, started, descriptor)
 
 
-def taken_back(pid: int, inode: int) -> socket.socket | None:
+def duplicated_socket(pid: int, inode: int) -> socket.socket | None:
     """A descriptor of our own for a socket that the process holds, found by its inode."""
     try:
         holder = os.pidfd_open(pid)

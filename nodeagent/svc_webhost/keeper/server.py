@@ -27,7 +27,7 @@ from typing import Any
 from svc_webhost.keeper import sockets
 from svc_webhost.keeper.definition import Limits, RefusedError, checked_name, owned_by_root, parse, parse_limits
 from svc_webhost.keeper.groups import Hierarchies
-from svc_webhost.keeper.service import Answer, Held
+from svc_webhost.keeper.service import Answer, ManagedService
 
 # The most bytes of an incomplete request. Only root can send requests, so this limits mistakes and not attacks.
 _LARGEST = 1 << 20
@@ -62,7 +62,7 @@ class Keeper:
         os.makedirs(self._states, mode=0o700, exist_ok=True)
         self._selector = selectors.DefaultSelector()
         self._hierarchies = Hierarchies(str(os.stat(data).st_ino))
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ManagedService] = {}
 
     def run(self) -> None:
         for entry in sorted(os.listdir(self._states)):
@@ -85,7 +85,7 @@ class Keeper:
                 key.data()
 
     def _adopt(self, name: str) -> None:
-        held = Held(name, self._states, self._hierarchies, self._selector)
+        held = ManagedService(name, self._states, self._hierarchies, self._selector)
         try:
             held.adopt()
         except (RefusedError, ValueError, KeyError) as error:
@@ -130,7 +130,7 @@ class Keeper:
                     definition = parse(request.get("service"))
                     held = self._held.get(definition.name)
                     if held is None:
-                        held = Held(definition.name, self._states, self._hierarchies, self._selector)
+                        held = ManagedService(definition.name, self._states, self._hierarchies, self._selector)
                         self._held[definition.name] = held
                     held.ensure(definition, answer)
                 case "list":

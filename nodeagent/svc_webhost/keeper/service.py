@@ -50,7 +50,7 @@ Answer = Callable[[dict[str, Any] | RefusedError], None]
 """Gives the caller the status, or the reason for a refusal; called once."""
 
 
-class Held:
+class ManagedService:
     def __init__(self, name: str, folder: str, hierarchies: Hierarchies, selector: selectors.BaseSelector) -> None:
         self.name = name
         self.phase = WAITING
@@ -162,7 +162,7 @@ class Held:
         # If the program ended while no keeper was running, a child that it has left behind may still hold the sockets.
         holders = [*([process.pid] if process else []), *self._group.processes()]
         for wanted, inode in zip(definition.listening, state["inodes"], strict=True):
-            taken = (children.taken_back(holder, inode) for holder in holders)
+            taken = (children.duplicated_socket(holder, inode) for holder in holders)
             held = next((one for one in taken if one is not None), None)
             if held is not None:
                 self._listening[wanted] = held

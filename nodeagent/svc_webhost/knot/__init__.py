@@ -3,11 +3,10 @@
 from svc_webhost.knot.configuration import KnotSettings
 from svc_webhost.knot.control import KnotAway, KnotError
 from svc_webhost.knot.data import RecordData, RecordType
-from svc_webhost.knot.server import Agreement, KnotServer, NameServer
+from svc_webhost.knot.server import KnotServer, NameServer, ZoneOutcome
 from svc_webhost.knot.zone import Authority, ResourceRecord, Served, Zone
 
 __all__ = [
-    "Agreement",
     "Authority",
     "KnotAway",
     "KnotError",
@@ -19,4 +18,5 @@ __all__ = [
     "ResourceRecord",
     "Served",
     "Zone",
+    "ZoneOutcome",
 ]

@@ -36,7 +36,7 @@ _STALE: Final = "too many transactions"
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ZoneOutcome:
     """Knot serves the zone as requested. `changed`: it did not before."""
 
     serial: int
@@ -58,7 +58,7 @@ class NameServer(Protocol):
         """What is served of a zone; None if it is not configured."""
         ...
 
-    async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
+    async def agree(self, zone: Zone, last_serial: int | None = None) -> ZoneOutcome:
         """Make Knot serve `zone` exactly. `last_serial` is the highest that it is known to have had."""
         ...
 
@@ -120,7 +120,7 @@ class KnotServer:
         async with conversation(self.folders.socket) as knot:
             return await _read(knot, name)
 
-    async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
+    async def agree(self, zone: Zone, last_serial: int | None = None) -> ZoneOutcome:
         if (await self.read(zone.name)) is None:
             await self.add([zone.name])
         async with conversation(self.folders.socket) as knot:
@@ -129,7 +129,7 @@ class KnotServer:
                 raise KnotError(f"{zone.name}: Knot does not know the zone after it was configured")
             changes = difference(zone, served, now=int(self._clock()), last_serial=last_serial)
             if not changes and served.serial is not None:
-                return Agreement(served.serial, changed=False)
+                return ZoneOutcome(served.serial, changed=False)
             at = f"{zone.name}."
             await _begin(knot, at)
             try:
@@ -149,7 +149,7 @@ class KnotServer:
             served = await _read(knot, zone.name)
         if served is None or served.serial is None or served.records != zone.served:
             raise KnotError(f"{zone.name}: Knot accepted the change but does not serve it")
-        return Agreement(served.serial, changed=True)
+        return ZoneOutcome(served.serial, changed=True)
 
     async def add(self, names: Iterable[str]) -> None:
         def write() -> None:

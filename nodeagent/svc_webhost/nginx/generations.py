@@ -195,7 +195,7 @@ class Generations:
         await trio.to_thread.run_sync(self._tree.prune, generation, base)
         return {}
 
-    async def _test_changes(self, base: int, pending: Mapping[int, _Rendered]) -> program.Tested:
+    async def _test_changes(self, base: int, pending: Mapping[int, _Rendered]) -> program.ConfigurationTest:
         """Test only the changed sites, since nginx has accepted all others and serves them from `base`. A test of a
         thousand sites takes as long as their reload, and nearly all of this time is spent on reading certificates and
         keys. Errors that this test misses (a site that broke without being changed, or too many names) make the reload

@@ -60,24 +60,24 @@ def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
 
 
 @dataclass(frozen=True)
-class Tested:
+class ConfigurationTest:
     """`refused`: why nginx refuses it. `conflicts`: names that two sites have, of which nginx serves one."""
 
     refused: str | None
     conflicts: frozenset[str] = frozenset()
 
 
-async def test(folders: HostFolders, main: Path) -> Tested:
+async def test(folders: HostFolders, main: Path) -> ConfigurationTest:
     """Run `nginx -t`. It opens log files and certificates as a start does, and binds no socket that is in use."""
     tried = command("-t", "-e", "stderr", "-p", f"{folders.nginx}/", "-c", str(main))
     with trio.move_on_after(TEST_SECONDS) as late:
         run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True, umask=UMASK)
     if late.cancelled_caught:
-        return Tested(f"nginx did not finish the test of its configuration within {TEST_SECONDS:g} seconds")
+        return ConfigurationTest(f"nginx did not finish the test of its configuration within {TEST_SECONDS:g} seconds")
     said = run.stderr.decode(errors="replace")
     if run.returncode == 0:
-        return Tested(None, frozenset(_CONFLICT.findall(said)))
-    return Tested(words(said, folders) or said.strip() or f"nginx ended with status {run.returncode}")
+        return ConfigurationTest(None, frozenset(_CONFLICT.findall(said)))
+    return ConfigurationTest(words(said, folders) or said.strip() or f"nginx ended with status {run.returncode}")
 
 
 def words(said: str, folders: HostFolders) -> str | None:

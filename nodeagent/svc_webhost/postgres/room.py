@@ -36,7 +36,7 @@ def files_kib(folder: Path) -> int:
     return min(_MOST_FILES, max(_LEAST_FILES, disk.f_bavail * disk.f_frsize // 2 >> 10))
 
 
-async def give_memory(postmaster: int, account: str, owner: UserName) -> None:
+async def keep_memory_limits(postmaster: int, account: str, owner: UserName) -> None:
     """Until it is cancelled, give each session of this owner `OWNER_BYTES`. `account`: PostgreSQL's system account,
     which raises the limits of its own processes, up to the hard limit with which PostgreSQL was started. (Root of a
     container may not raise them.)"""

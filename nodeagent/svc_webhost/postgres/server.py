@@ -53,7 +53,7 @@ from svc_webhost.databases.transfer import (
 )
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Limits, Service, ServiceName, SiteLauncher
-from svc_webhost.postgres.room import WAITING, files_kib, give_memory
+from svc_webhost.postgres.room import WAITING, files_kib, keep_memory_limits
 from svc_webhost.postgres.sessions import sessions_of
 from svc_webhost.postgres.superuser import Order, Superuser
 from svc_webhost.postgres.superuser import SuperuserStatement as Do
@@ -324,7 +324,7 @@ class Postgres:
             postmaster, _ = await self._running()
             failure: Exception | None = None
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(give_memory, postmaster, ACCOUNT, owner)
+                nursery.start_soon(keep_memory_limits, postmaster, ACCOUNT, owner)
                 try:
                     yield password
                 except Exception as error:  # noqa: BLE001 - raised below, whatever it is

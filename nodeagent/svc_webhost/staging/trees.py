@@ -29,7 +29,7 @@ if __name__ == "__main__":
     # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
-from svc_webhost.confined.room import Room, copy_content
+from svc_webhost.confined.room import DiskBudget, copy_content
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -55,7 +55,7 @@ class TooDeepError(OSError):
 
 @dataclass
 class Counted:
-    room: Room
+    room: DiskBudget
     files: int = 0
     bytes: int = 0
     left_out: int = 0
@@ -95,7 +95,7 @@ def copy_entries(
     """`most`: bytes that the plan of the copy leaves; None without a limit."""
     with opened(source, below, uid) as read:
         write = os.open(target, _FOLDER)
-        counted = Counted(Room(write, most))
+        counted = Counted(DiskBudget(write, most))
         try:
             for entry in entries:
                 with _named(entry):
@@ -113,7 +113,7 @@ def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, 
     read = os.open(source, _FOLDER)
     try:
         with opened(home, below, uid) as write, _named(entry):
-            counted = Counted(Room(write))
+            counted = Counted(DiskBudget(write))
             _copy(read, write, entry, uid, uid, counted, newest=True, since=since)
     finally:
         os.close(read)

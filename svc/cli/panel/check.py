@@ -12,7 +12,7 @@ import trio
 
 from svc.cli.failures import Exit, Failure
 from svc.cli.panel.options import CONTEXT, panel_options
-from svc.cli.starting import told_plainly
+from svc.cli.starting import one_line_failures
 from svc.cli.terminal import write
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
@@ -36,7 +36,7 @@ async def check(config: PanelConfig, environ: Mapping[str, str]) -> None:
     write(f"settings: they are understood; {len(list(panel_registry()))} operations")
     try:
         with trio.fail_after(_SECONDS):
-            async with told_plainly():
+            async with one_line_failures():
                 require_known_cluster(config.data_dir)
                 async with reachable_urls(config.data_dir, environ) as urls:
                     write(f"database: {await _schema(urls)}")

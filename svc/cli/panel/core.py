@@ -18,7 +18,7 @@ import trio
 
 from svc.cli.failures import Exit, Failure
 from svc.cli.panel.options import CONTEXT, panel_options
-from svc.cli.starting import told_plainly
+from svc.cli.starting import one_line_failures
 from svc.panel.config import PanelConfig
 from svc.service.garbage import GarbageCollection
 from svc.service.panel.core import open_core
@@ -57,7 +57,7 @@ async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
         while not ended:
             reopen = trio.Event()
             async with (
-                told_plainly(),
+                one_line_failures(),
                 open_core(config, environ, this_server(config), reopen) as app,
                 GarbageCollection.open(),
                 trio.open_nursery() as nursery,

@@ -25,7 +25,7 @@ from svc_actors.controller.backups.targets import (
     MachineBucketSettings,
     RemoteSettings,
     TargetRow,
-    Use,
+    TargetUsers,
     add_target,
     remove_target,
     unuse_target,
@@ -238,13 +238,13 @@ async def _add(context: Context[Controller], name: str, settings: RemoteSettings
     return await context.services.database.transact(work)
 
 
-def _use(node_id: UUID | None, location_id: UUID | None) -> Use:
+def _use(node_id: UUID | None, location_id: UUID | None) -> TargetUsers:
     if node_id is not None and location_id is not None:
         raise wrong_field("location_id", "give this or a node, not both")
-    return Use(node_id, location_id)
+    return TargetUsers(node_id, location_id)
 
 
-def _plain(use: Use) -> dict[str, object]:
+def _plain(use: TargetUsers) -> dict[str, object]:
     return {name: str(value) for name, value in (("node_id", use.node_id), ("location_id", use.location_id)) if value}
 
 

@@ -16,7 +16,7 @@ from svc.controller.services import Controller
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.controller.placement.refusals import NodesAway
-from svc_actors.store import Gone, SlowReader, Subscription
+from svc_actors.store import PositionLost, SlowReader, Subscription
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _JOINING_SECONDS: Final = 120.0
 """How long a node that has never connected counts as arriving."""
 
 
-async def once_nodes_have_come(
+async def retry_when_nodes_arrive(
     services: Controller, create: Callable[[], Awaitable[T]], *, node_id: UUID | None, location_id: UUID | None
 ) -> T:
     """The result of `create`. While `create` raises `NodesAway` and a node is arriving, it is retried when a node comes
@@ -70,6 +70,6 @@ async def _node_comes_online(events: Subscription, deadline: float) -> bool:
             async for event in events:
                 if event.kind == ControllerEvent.NODE and event.payload["change"] == NodeState.ONLINE.value:
                     return True
-        except (SlowReader, Gone):
+        except (SlowReader, PositionLost):
             return False  # There are more events than this reader can follow: the caller is asked to try again.
     return False

@@ -20,7 +20,7 @@ from svc_actors.controller.machines.consoles import (
     TokenCredential,
     issue,
 )
-from svc_actors.controller.machines.states import MachineStatus, run_it_first
+from svc_actors.controller.machines.states import MachineStatus, start_hint
 from svc_actors.store import Target, audit
 from svc_common.errors import conflict, forbidden, unavailable
 
@@ -59,7 +59,7 @@ async def open_console(context: Context[Controller], request: ConsoleRequest) ->
     if status not in OPENABLE:
         raise conflict(
             f"Machine {name} is {status}: it has no console now.",
-            hint=run_it_first(MachineStatus(status)),
+            hint=start_hint(MachineStatus(status)),
             details={"status": status},
         )
     if node_id is None or not services.gateway.is_online(node_id):

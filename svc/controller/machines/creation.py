@@ -12,7 +12,7 @@ from pydantic import Field
 
 from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
-from svc.controller.machines.arrivals import once_nodes_have_come
+from svc.controller.machines.arrivals import retry_when_nodes_arrive
 from svc.controller.machines.fields import (
     DiskGib,
     GivenPassword,
@@ -146,7 +146,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         return await answer_repeated(context, request, made)
     new, way_in = await resolve(database, principal, request, key)
     try:
-        created = await once_nodes_have_come(
+        created = await retry_when_nodes_arrive(
             services,
             lambda: create_machine(database, services.sealer, context.caller, new),
             node_id=new.node_id,
@@ -173,7 +173,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
 
 
 @dataclass(frozen=True)
-class WayIn:
+class GuestSignIn:
     """How the owner gets into the machine. `password` None: by a key alone, or by the password that a Windows guest
     sets for itself in its `first_boot`."""
 
@@ -186,7 +186,7 @@ class WayIn:
 
 async def _way_in(
     queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record, source: BackupSource | None
-) -> WayIn:
+) -> GuestSignIn:
     mode = request.access_mode or (source.access_mode if source else AccessMode.USER_SUDO)
     account = account_name(mode.value, image["login_user"])
     wants_password = request.set_password is not None or request.password
@@ -194,23 +194,23 @@ async def _way_in(
     if image["kind"] == "iso":
         ways = ("access_mode", "set_password", "password", "ssh_keys", "ssh_key_ids", "user_data")
         guest_access.require_none({name: getattr(request, name) for name in ways})
-        return WayIn(mode, ACCOUNT if image["os_family"] == "windows" else account, (), None)
+        return GuestSignIn(mode, ACCOUNT if image["os_family"] == "windows" else account, (), None)
     if image["os_family"] == "windows":
         guest_access.require_windows(request.access_mode, request.user_data)
         given = guest_access.windows_password(request.set_password, field="set_password") if wants_password else None
-        return WayIn(mode, ACCOUNT, keys, given, FirstBoot(given.itself if given else None))
+        return GuestSignIn(mode, ACCOUNT, keys, given, FirstBoot(given.itself if given else None))
     if source is not None and not keys:
         keys = source.ssh_keys
     guest_access.require_way_in(mode, password=wants_password, keys=keys)
     password = None
     if wants_password:
         password = await guest_access.password(request.set_password, account, field="set_password")
-    return WayIn(mode, account, keys, password)
+    return GuestSignIn(mode, account, keys, password)
 
 
 async def resolve(
     queryable: Queryable, principal: Principal, request: VMCreateRequest, key: IdempotencyKey | None
-) -> tuple[NewMachine, WayIn]:
+) -> tuple[NewMachine, GuestSignIn]:
     """The request with every name looked up and every size known. The password comes last, so that no crypt is computed
     for a request that is refused here."""
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:

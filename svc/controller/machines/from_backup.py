@@ -9,7 +9,7 @@ from uuid import UUID
 from svc.controller.access import require_visible
 from svc.controller.machines.models import AccessMode
 from svc.registry.principal import Principal, Role
-from svc_actors.controller.backups.records import Held
+from svc_actors.controller.backups.records import SourceCopy
 from svc_actors.sizes import disk_text
 from svc_actors.store import Queryable, Record
 from svc_common.errors import conflict, not_found, wrong_field
@@ -22,7 +22,7 @@ class BackupSource:
     """`image`: `id`, `login_user`, `os_family` and `kind` of the image that the machine was created from. `node_id`:
     the node whose target holds the backup; None: every node reaches it."""
 
-    held: Held
+    held: SourceCopy
     node_id: UUID | None
     project_id: UUID
     image: Record
@@ -65,7 +65,7 @@ async def backup_source(queryable: Queryable, principal: Principal, backup_id: U
     if len(row["disks"]) != 1:
         raise conflict("The backup has several disks, but a new machine has one.")
     return BackupSource(
-        held=Held(row["id"], backup_id),
+        held=SourceCopy(row["id"], backup_id),
         node_id=row["copy_node_id"] if row["copy_target_id"] is None else None,
         project_id=row["project_id"],
         image=image,

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.controller.machines.arrivals import once_nodes_have_come
-from svc.controller.machines.creation import VMCreateRequest, WayIn, answer_repeated, resolve, start_creation
+from svc.controller.machines.arrivals import retry_when_nodes_arrive
+from svc.controller.machines.creation import GuestSignIn, VMCreateRequest, answer_repeated, resolve, start_creation
 from svc.controller.machines.fields import GivenPassword, Hostname, MachineName, SshKeyText, UserData
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import AccessMode, show
@@ -170,10 +170,10 @@ async def _retried(context: Context[Controller], service_id: UUID, tx: Transacti
 
 async def _ordered(
     context: Context[Controller], order: VMCreateRequest, key: IdempotencyKey | None, on_created: OnCreated
-) -> tuple[Created, WayIn]:
+) -> tuple[Created, GuestSignIn]:
     services = context.services
     new, way_in = await resolve(services.database, context.principal, order, key)
-    created = await once_nodes_have_come(
+    created = await retry_when_nodes_arrive(
         services,
         lambda: create_machine(services.database, services.sealer, context.caller, new, on_created),
         node_id=new.node_id,
@@ -184,7 +184,7 @@ async def _ordered(
 
 
 async def _result(
-    context: Context[Controller], service_id: UUID, created: Created, way_in: WayIn, *, chosen: bool
+    context: Context[Controller], service_id: UUID, created: Created, way_in: GuestSignIn, *, chosen: bool
 ) -> ProvisionResult:
     database, principal = context.services.database, context.principal
     return ProvisionResult(

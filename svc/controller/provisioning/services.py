@@ -20,7 +20,7 @@ from svc.controller.provisioning.models import (
 )
 from svc.controller.services import Controller
 from svc.controller.tasks import LOG_PAGE, TaskEventModel, TaskModel
-from svc.controller.traffic.models import AskedPeriod, TrafficPosition, asked_period
+from svc.controller.traffic.models import AskedPeriod, TrafficPosition, requested_period
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
@@ -164,7 +164,7 @@ async def events(context: Context[Controller], request: ServiceRequest) -> list[
     scope=Scope.PROVISION,
 )
 async def usage(context: Context[Controller], request: UsageRequest) -> ServiceUsage:
-    database, period = context.services.database, asked_period(request.period)
+    database, period = context.services.database, requested_period(request.period)
     service = await get_service(database, request.id)
     vm = await database.fetchrow(
         """SELECT id, plan_id, vcpus, memory_mib, disk_gib,

@@ -26,7 +26,7 @@ AskedPeriod = Annotated[
 ]
 
 
-def asked_period(text: str | None) -> Period:
+def requested_period(text: str | None) -> Period:
     """The requested month, or the current one. Raises `invalid` for a month that has not started."""
     present = period_of(utc_now())
     if text is None:

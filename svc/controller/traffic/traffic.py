@@ -21,8 +21,8 @@ from svc.controller.traffic.models import (
     TrafficPosition,
     TrafficUse,
     VMTraffic,
-    asked_period,
     percent_of,
+    requested_period,
     state_of,
 )
 from svc.registry.declare import Operations
@@ -108,7 +108,7 @@ class VMBandwidthRequest(Request):
 )
 async def list_traffic(context: Context[Controller], request: TrafficList) -> TrafficPage:
     database, principal = context.services.database, context.principal
-    period = asked_period(request.period)
+    period = requested_period(request.period)
     own = [visible_projects(principal, "vms.project_id"), equals("vms.project_id", request.project)]
     rows, total = await paginate(
         database,
@@ -147,7 +147,7 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
 async def show_traffic(context: Context[Controller], request: VMTrafficRequest) -> VMTraffic:
     database = context.services.database
     machine = await visible_machine(database, context.principal, request.id)
-    period = asked_period(request.period)
+    period = requested_period(request.period)
     policy = await policy_of(database, machine["plan_id"], period)
     history = await database.fetch(
         f"{_DECISIONS} WHERE traffic_decisions.vm_id = $1 ORDER BY traffic_decisions.id DESC", request.id

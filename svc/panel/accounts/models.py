@@ -12,7 +12,7 @@ from svc.panel.sites.access import OWN_OR_MEMBER, visible_row
 from svc.registry.operation import Model
 from svc.registry.paging import EVERYTHING, Condition, joined
 from svc.registry.principal import Principal
-from svc_actors.panel.accounts.allowances import ALLOWANCE_COLUMNS, USE_OF, WITHOUT_PLAN, Allowances, Use
+from svc_actors.panel.accounts.allowances import ALLOWANCE_COLUMNS, USE_OF, WITHOUT_PLAN, Allowances, ResourceUse
 from svc_actors.store import Queryable, Record
 from svc_common.errors import not_found
 
@@ -64,7 +64,7 @@ def account_model(row: Record) -> Account:
     """The account of a row of `SELECT_ACCOUNTS`."""
     columns = {name: row[name] for name in Allowances.__dataclass_fields__}
     allowed = WITHOUT_PLAN if row["plan_id"] is None else Allowances(**columns)
-    used = Use(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])
+    used = ResourceUse(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])
     reason = row["suspension_reason"]
     return Account(
         id=row["id"],

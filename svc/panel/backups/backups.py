@@ -36,7 +36,7 @@ from svc_actors.panel.backups.records import (
     create_backup,
     start_deletion,
 )
-from svc_actors.panel.backups.retention import Keep
+from svc_actors.panel.backups.retention import RetentionPolicy
 from svc_actors.panel.backups.schedule_records import remove_schedule, write_schedule
 from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from svc_actors.panel.files import site_folder
@@ -204,7 +204,7 @@ async def set_schedule(context: Context[Panel], request: BackupScheduleUpdateReq
     async def work(tx: Transaction) -> Schedule:
         site = await locked_site_of(tx, context.principal, request.id)
         if request.enabled:
-            keep = Keep(request.keep_last, request.keep_daily, request.keep_weekly, request.keep_monthly)
+            keep = RetentionPolicy(request.keep_last, request.keep_daily, request.keep_weekly, request.keep_monthly)
             after = datetime.now(UTC)
             at = next_run(request.frequency, request.hour, request.weekday, site.id, after)
             await write_schedule(tx, site.id, request.frequency, request.hour, request.weekday, keep, at)

@@ -17,7 +17,7 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.acme import ChallengeType
 from svc_actors.panel.certificates import CertificateState, Source, read_site_certificate
-from svc_actors.panel.certificates.site_certificates import AFTER_FAILURE, Wish
+from svc_actors.panel.certificates.site_certificates import AFTER_FAILURE, CertificateOptions
 
 operations = Operations[Panel]()
 
@@ -135,7 +135,7 @@ async def issue_certificate(context: Context[Panel], request: CertificateIssueRe
     # All sites share the server's account at the authority, and administrators are responsible for it: they need not
     # wait after a failure.
     patience = None if context.principal.is_operator else AFTER_FAILURE
-    wish = Wish(request.challenge, request.wildcards)
+    wish = CertificateOptions(request.challenge, request.wildcards)
     await context.services.certificates.issue(context.caller, site, wish, patience)
     return await _view(context, request.id)
 

@@ -11,7 +11,7 @@ import structlog
 from svc.identity.mail_texts import body, utc
 from svc.identity.person_records import person
 from svc.identity.settings import read_settings
-from svc_actors.certificates import Trouble
+from svc_actors.certificates import IssuanceFailure
 from svc_actors.mail import MailKind, NewMail, Outbox
 from svc_actors.mail.messages import one_line
 from svc_actors.panel.certificates.trouble import TellOwner
@@ -28,7 +28,7 @@ def telling_owners(outbox: Outbox) -> TellOwner:
     return partial(_tell, outbox)
 
 
-async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble) -> None:
+async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: IssuanceFailure) -> None:
     """A full queue is logged and never prevents the failure from being recorded."""
     if not outbox.configured:
         return

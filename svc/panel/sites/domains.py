@@ -11,7 +11,7 @@ from pydantic import Field
 from svc.panel.services import Panel
 from svc.panel.sites.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.sites.fields import Domain
-from svc.panel.sites.sites import ask_change, refuse_to_shed, usable_name
+from svc.panel.sites.sites import ask_change, require_may_free_names, usable_name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition
@@ -129,7 +129,7 @@ async def delete_domain(context: Context[Panel], request: DomainRequest) -> None
     domain = await _domain(context.services.database, context, request.id)
 
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
-        refuse_to_shed(context.principal, locked)
+        require_may_free_names(context.principal, locked)
         name = await release(tx, locked, domain.id)
         return Changed(_target(domain.id, name, locked), {"site": locked.domain})
 

@@ -263,7 +263,7 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
                 f"confirm does not repeat the domain of the site, {locked.domain}; nothing was deleted.",
                 hint=f"Send confirm: {locked.domain}",
             )
-        refuse_to_shed(context.principal, locked)
+        require_may_free_names(context.principal, locked)
         if locked.staging_of is not None and await read_staging(tx, locked.staging_of) is not None:
             raise conflict(
                 f"{locked.domain} is a staging copy; nothing was deleted.",
@@ -295,7 +295,7 @@ def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteNam
     return name
 
 
-def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
+def require_may_free_names(principal: Principal, site: SiteRow) -> None:
     """Only administrators may free the names of a site that an administrator suspended: the owner could create it
     again, as if nothing had happened. Raises `forbidden`."""
     if site.suspended_by not in (None, SuspendedBy.OWNER) and not principal.is_operator:

@@ -10,7 +10,7 @@ from svc.controller import certificate
 from svc.controller.config import ControllerConfig
 from svc_actors.acme import Http01
 from svc_actors.alerts import Severity, set_alert
-from svc_actors.certificates import Issued, IssuedCertificate, Issuing, Keeper, alert_of
+from svc_actors.certificates import Issued, IssuedCertificate, IssuingServices, Keeper, alert_of
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, keep_running
@@ -37,7 +37,7 @@ async def certificate_keeper(
         await database.transact(partial(set_alert, key=alert, message=message))
         await _tell(database, _PORT_ALERT, None)
         return None
-    issuing = Issuing(database, sealer)
+    issuing = IssuingServices(database, sealer)
     actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
 
     async def install(issued: Issued) -> None:

@@ -29,11 +29,11 @@ log = structlog.get_logger("svc.retention")
 
 def add_retention(loops: Loops[ServiceLoop], database: Database, events: EventLog, data_dir: Path) -> None:
     """Remove what is older than the settings say."""
-    work = partial(remove_what_is_old, database, events, data_dir)
+    work = partial(remove_expired, database, events, data_dir)
     loops.repeat("retention", PERIOD, work, first_after=_FIRST)
 
 
-async def remove_what_is_old(database: Database, events: EventLog, data_dir: Path) -> None:
+async def remove_expired(database: Database, events: EventLog, data_dir: Path) -> None:
     settings = await read_as(ControllerSettings, database)
     removed = {
         "tasks": await remove_old_tasks(database, timedelta(days=settings.keep_task_days)),

@@ -51,7 +51,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog
 from svc_actors.tracing import ORIGIN, Tracer
 from svc_actors.webhooks.dispatch import Dispatcher, add_webhook_loops
-from svc_actors.webhooks.endpoint import Delivering
+from svc_actors.webhooks.endpoint import DeliveryServices
 from svc_actors.webhooks.receivers import Receivers
 from svc_common.outbound import Outbound
 
@@ -77,7 +77,7 @@ async def open_services(
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     outbox = Outbox(sealer, config.mail, config.public_url)
     receivers = Receivers(Outbound(config.webhooks.networks), config.webhooks.ca_file)
-    delivering = Delivering(database, sealer, receivers, after_round)
+    delivering = DeliveryServices(database, sealer, receivers, after_round)
     events = EventLog(database, alert=loop_alerts.notice)
     async with (
         ActorSystem.open(on_crash=alerts.notice, carried=(LANE, ORIGIN)) as actors,

@@ -29,7 +29,7 @@ from svc.service.panel.releases import start_releases
 from svc.service.panel.repairs import repaired_parts
 from svc.service.panel.retention import start_retention
 from svc.service.panel.served_sites import serve_sites
-from svc.service.panel.site_data import look_after_site_data, recover_site_data
+from svc.service.panel.site_data import recover_site_data, start_site_data
 from svc_actors.mail import Outbox
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
@@ -38,7 +38,7 @@ from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
 from svc_actors.panel.handover import retry_handovers
-from svc_actors.panel.health.busiest import Busiest
+from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import ROUND_SECONDS as HEALTH_SECONDS
 from svc_actors.panel.health.watch import HealthWatch
@@ -55,7 +55,7 @@ from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.stepped_back import ROUND_SECONDS as UNRECORDED_SECONDS
 from svc_actors.panel.stepped_back import UnrecordedSites
 from svc_actors.panel.updates.watch import ROUND_SECONDS as UPDATES_SECONDS
-from svc_actors.panel.updates.watch import look_daily
+from svc_actors.panel.updates.watch import check_daily
 from svc_actors.panel.webhooks.endpoints import after_round
 from svc_actors.panel.wordpress.cron import ROUND_SECONDS as CRON_SECONDS
 from svc_actors.panel.wordpress.cron import WordPressCron
@@ -64,7 +64,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog
 from svc_actors.tracing import ORIGIN
 from svc_actors.webhooks.dispatch import Dispatcher, add_webhook_loops
-from svc_actors.webhooks.endpoint import Delivering
+from svc_actors.webhooks.endpoint import DeliveryServices
 from svc_actors.webhooks.receivers import Receivers
 from svc_common.outbound import Outbound
 from svc_webhost.accounts import NICENESS_OF_A_LOOK
@@ -99,7 +99,7 @@ async def open_services(
     events = EventLog(database, alert=loop_alerts.notice)
     outbound = Outbound(config.webhooks.networks, config.sites_https_port, host.resolve)
     receivers = Receivers(outbound, config.webhooks.ca_file)
-    delivering = Delivering(database, sealer, receivers, after_round, host.clock)
+    delivering = DeliveryServices(database, sealer, receivers, after_round, host.clock)
     authority = config.dns.authority(config.public_host)
     await make_accounts(database, host.accounts)
     async with (
@@ -171,7 +171,7 @@ async def open_services(
         await loops.start("jobs", jobs.run)
 
         await loops.start("schedules", Scheduler(database, host.tasks, host.clock, loops.alert).run)
-        look_after_site_data(loops, data)
+        start_site_data(loops, data)
         loops.repeat_from_now("zones", ZONES_SECONDS, ZoneWatch(database, actors, host.name_server).round)
         loops.repeat_from_now("sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors))
         loops.repeat_from_now("handovers of sites", HANDOVER_SECONDS, partial(retry_handovers, database))
@@ -183,12 +183,12 @@ async def open_services(
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
         ports = (config.sites_http_port, config.sites_https_port)
-        busiest = Busiest(database, host.vitals, host.databases, data.databases.ended, ports)
+        busiest = TopConsumers(database, host.vitals, host.databases, data.databases.ended, ports)
         checks = Checks(
             database, host.launcher, host.name_server, host.vitals, host.databases, config.data_dir, busiest
         )
         loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
-        loops.repeat("updates of packages", UPDATES_SECONDS, partial(look_daily, database))
+        loops.repeat("updates of packages", UPDATES_SECONDS, partial(check_daily, database))
         loops.repeat("sites without a record", UNRECORDED_SECONDS, UnrecordedSites(database, folders).round)
         start_retention(loops, config, database, events, uploads)
         await add_identity_loops(loops, database, outbox, config.mail, COUNTED)

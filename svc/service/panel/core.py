@@ -23,9 +23,9 @@ from svc.registry.idempotency import refuse_lost
 from svc.service.disk import disk_guard, guarded
 from svc.service.panel.compose import open_services
 from svc.service.panel.host import Host
-from svc.service.panel.recovery import Recovering, becoming
+from svc.service.panel.recovery import Recovering, applied_recovery
 from svc_actors.mail.queue import end_all as end_mails
-from svc_actors.panel.stepped_back import Numbers, recover_stepped_back
+from svc_actors.panel.stepped_back import UsedNumbers, recover_stepped_back
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Lane, Transaction, database_urls, exclusive, marked, prepare_schema
 from svc_http.app import App, create_app
@@ -44,7 +44,7 @@ async def open_core(
     async with (
         disk_guard(config.data_dir, environ, goes_on="sites are served on") as disk,
         database_urls(config.data_dir, environ) as urls,
-        becoming(config, urls),
+        applied_recovery(config, urls),
         Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "panel"),
     ):
@@ -65,7 +65,7 @@ async def open_core(
 
 async def step_back(database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
     """The database has lost the commits after `as_of`: nothing of them is assigned or done a second time."""
-    numbers = await trio.to_thread.run_sync(Numbers.on, folders)
+    numbers = await trio.to_thread.run_sync(UsedNumbers.on, folders)
 
     async def work(tx: Transaction) -> None:
         # Links may have been used since, and sessions may have ended. Waiting mails with a link are useless now; the

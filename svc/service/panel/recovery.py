@@ -35,7 +35,7 @@ class Recovering:
 
 
 @asynccontextmanager
-async def becoming(config: PanelConfig, urls: DatabaseUrls) -> AsyncIterator[None]:
+async def applied_recovery(config: PanelConfig, urls: DatabaseUrls) -> AsyncIterator[None]:
     """Before anything uses the database: become the server that a recovery order has prepared."""
     await become_staged(config.data_dir, urls, config.dns.site_addresses())
     yield

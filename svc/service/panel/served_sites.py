@@ -16,7 +16,7 @@ from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
 from svc_actors.panel.certificates.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.reasons import Reasons
-from svc_actors.panel.certificates.served import Serving
+from svc_actors.panel.certificates.served import VisitorAddress
 from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.certificates.trouble import telling
 from svc_actors.panel.dns.proving import Proving
@@ -44,7 +44,7 @@ VISITORS_SECONDS: Final = 60.0
 @dataclass(frozen=True)
 class ServedSites:
     certificates: SiteCertificates
-    serving: Serving
+    serving: VisitorAddress
     programs: SitePrograms
     sftp: SftpAccess
 
@@ -65,7 +65,7 @@ async def serve_sites(
     """Register the actors of sites, and start the loops that serve them."""
     folders = config.folders
     challenges = ChallengeFiles(folders.challenges)
-    serving = Serving("127.0.0.1", config.sites_https_port)
+    serving = VisitorAddress("127.0.0.1", config.sites_https_port)
     certificates = SiteCertificates(
         database,
         sealer,

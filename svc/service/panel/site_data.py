@@ -25,7 +25,7 @@ from svc_actors.panel.databases import RESUME_SECONDS, SiteDatabases
 from svc_actors.panel.databases.transfers import SWEEP_SECONDS, DatabaseTransfers
 from svc_actors.panel.staging.tools import Tools as StagingTools
 from svc_actors.panel.staging.undoing import ROUND_SECONDS as UNDO_SECONDS
-from svc_actors.panel.staging.undoing import Undoing
+from svc_actors.panel.staging.undoing import PushRollback
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -45,7 +45,7 @@ class SiteData:
     transfers: DatabaseTransfers
     backups: Backups
     staging: StagingTools
-    undoing: Undoing
+    undoing: PushRollback
 
 
 async def recover_site_data(
@@ -70,12 +70,12 @@ async def recover_site_data(
     backups = Backups(tools, files, configuration, host.accounts)
     await backups.recover()
     staging = StagingTools(database, config.folders, databases, host.wordpress, host.tables, actors)
-    undoing = Undoing(staging)
+    undoing = PushRollback(staging)
     await undoing.recover()
     return SiteData(databases, DatabaseTransfers(database, databases, config.folders, tools), backups, staging, undoing)
 
 
-def look_after_site_data(loops: PanelLoops, data: SiteData) -> None:
+def start_site_data(loops: PanelLoops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     for kind in EngineKind:
         # One loop for each engine, so that an engine that hangs, or whose connections have to be ended, does not delay

@@ -157,7 +157,7 @@ async def test_a_node_is_given_ten_certificates_an_hour(rig: GatewayHarness) -> 
 async def test_silent_connections_do_not_keep_a_node_out(rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await rig.new_node()
     await rig.stop_gateway()
-    monkeypatch.setattr(gateway_module, "of_strangers", lambda: Admission(4, 2))
+    monkeypatch.setattr(gateway_module, "of_unauthenticated", lambda: Admission(4, 2))
     await rig.start_gateway()
     strangers = [await trio.open_tcp_stream("127.0.0.1", rig.port) for _ in range(10)]
 

@@ -20,7 +20,7 @@ from svc_actors.controller.gateway import connection
 from svc_actors.controller.gateway.connection import AgentGone
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.gateway.operations import NodeOperations
-from svc_actors.controller.gateway.pacing import FrameCount, PacedStream, ReadingShare
+from svc_actors.controller.gateway.pacing import FrameCount, PacedStream, ReadQuota
 from svc_nodeagent.config import Identity
 from svc_nodeagent.connection import dial
 from svc_nodeagent.protocol import (
@@ -224,7 +224,7 @@ async def test_frames_wait_once_their_node_has_used_its_share_of_the_processor_u
     clock = count(0.0, cost / 2 if cost else 0.0)
     monkeypatch.setattr(connection, "thread_time", lambda: next(clock) * 2)
     progress = Progress(id=OperationId("x"), percent=1, message="on and on").model_dump_json()
-    hello, heard, share = Hello(protocol=5, agent_version="1", boot_id="a"), 0, ReadingShare()
+    hello, heard, share = Hello(protocol=5, agent_version="1", boot_id="a"), 0, ReadQuota()
 
     def received(_: object) -> None:
         nonlocal heard
@@ -294,7 +294,7 @@ async def test_fragments_and_pings_without_end_are_read_as_slowly_as_they_cost(
 ) -> None:
     """No message ever comes of them, so nobody would measure what they cost."""
     ours, theirs = trio.testing.lockstep_stream_pair()
-    paced, came = PacedStream(ours, ReadingShare()), 0
+    paced, came = PacedStream(ours, ReadQuota()), 0
 
     async def send() -> None:
         await theirs.send_all(b"GET / HTTP/1.1\r\n\r\n")

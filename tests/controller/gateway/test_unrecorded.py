@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from svc_actors.controller.gateway.unrecorded import Shown
+from svc_actors.controller.gateway.unrecorded import PresentedCertificate
 from tests.support.gateway import GatewayHarness, until
 
 
@@ -59,7 +59,7 @@ def test_the_names_and_times_of_a_certificate_are_read() -> None:
         "notAfter": "Feb 18 04:00:00 2027 GMT",
     }
 
-    shown = Shown.of(peer, backdated=timedelta(days=2))
+    shown = PresentedCertificate.of(peer, backdated=timedelta(days=2))
 
     assert shown.serial == "aff"
     assert shown.issued_at == datetime(2026, 11, 22, 4, tzinfo=UTC)

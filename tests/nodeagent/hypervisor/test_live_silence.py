@@ -18,7 +18,7 @@ from svc_nodeagent.simulated import Behaviour
 from tests.support.gateway import create
 from tests.support.live_hosts import Case, Failure, LiveHost
 
-LUGGAGE = b'{"password_hash":null,"seed_bytes":4}\nseed'
+BOOT_DATA = b'{"password_hash":null,"seed_bytes":4}\nseed'
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def case(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncI
             yield case
 
 
-@pytest.mark.parametrize("said", [b"", LUGGAGE], ids=["before its luggage", "before its libvirt"])
+@pytest.mark.parametrize("said", [b"", BOOT_DATA], ids=["before its boot data", "before its libvirt"])
 async def test_a_source_that_falls_silent_ends_what_the_target_waits_for_and_leaves_nothing(
     case: Case, said: bytes
 ) -> None:

@@ -100,7 +100,7 @@ async def test_a_change_that_fails_leaves_all_as_it_was(
         nics=(spec.nics[0].model_copy(update={"addresses": (address(OTHER), SIX), "mtu": 1400, "rate_mbps": 5}),),
         generation=9,
     )
-    for failing in ("create_taps", "change", "silence", "set_vlan"):
+    for failing in ("create_taps", "change", "disable_host_ipv6", "set_vlan"):
         with monkeypatch.context() as patched:
             patched.setattr(taps, failing, once(getattr(taps, failing)))
             with pytest.raises(HostError) as failure:
@@ -231,7 +231,7 @@ async def test_a_change_that_is_given_up_leaves_all_as_it_was(
     await host_network.apply(vm_id, spec)
     before = await host_network.probe()
     with trio.CancelScope() as scope:
-        monkeypatch.setattr(taps, "silence", lambda _: scope.cancel())
+        monkeypatch.setattr(taps, "disable_host_ipv6", lambda _: scope.cancel())
         await host_network.apply(vm_id, network(OTHER))
     assert scope.cancelled_caught
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc_nodeagent.hypervisor.backups.pace import BUSY_SHARE, Pace
+from svc_nodeagent.hypervisor.backups.pace import BUSY_SHARE, BackupThrottle
 
 
 async def worked(waits: float | None, seconds: float) -> float:
@@ -16,7 +16,7 @@ async def worked(waits: float | None, seconds: float) -> float:
     async def waited() -> float | None:
         return None if waits is None else (trio.current_time() - begun) * waits
 
-    pace, done = Pace(waited), 0.0
+    pace, done = BackupThrottle(waited), 0.0
     while done < seconds:
         await trio.sleep(0.01)
         await pace.rest_after_work(0.01)

@@ -174,7 +174,7 @@ def test_what_is_packed_is_put_back_in_the_place_of_what_came_since(
     (tpm / "tpm2-00.volatilestate").write_bytes(b"later")
 
     for _ in range(2):
-        platform_state.put_back(folders, made.vm_id, content)
+        platform_state.restore_state(folders, made.vm_id, content)
 
     assert folders.nvram(made.vm_id).read_bytes() == b"variables"
     assert {path.name: path.read_bytes() for path in tpm.iterdir()} == {"tpm2-00.permall": b"seeds"}
@@ -184,7 +184,7 @@ def test_of_a_machine_that_never_ran_nothing_comes_back(kept: tuple[Folders, Mac
     folders, made = kept
     empty = platform_state.packed(folders, uuid4())
 
-    platform_state.put_back(folders, made.vm_id, empty)
+    platform_state.restore_state(folders, made.vm_id, empty)
 
     assert not folders.nvram(made.vm_id).exists()
     assert not (tmp_path / "swtpm" / str(made.vm_id)).exists()
@@ -216,7 +216,7 @@ def test_what_is_no_such_state_changes_nothing(content: bytes, kept: tuple[Folde
     before = platform_state.packed(folders, made.vm_id)
 
     with pytest.raises(HostError) as refused:
-        platform_state.put_back(folders, made.vm_id, content)
+        platform_state.restore_state(folders, made.vm_id, content)
 
     assert refused.value.code is FailureCode.INVALID
     assert platform_state.packed(folders, made.vm_id) == before

@@ -196,6 +196,10 @@ def test_programs_are_started_in_a_few_places_and_restic_never_without_a_bound()
                 starting.add(str(module.relative_to(root)))
     assert starting == STARTED_BY
     tree = ast.parse((root / "hypervisor/backups/store.py").read_text())
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) in ("program", "fed")]
+    calls = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and ast.unparse(n.func) in ("program", "program_with_input")
+    ]
     assert len(calls) == 3
     assert all("most_memory" in {each.arg for each in call.keywords} for call in calls)

@@ -32,13 +32,13 @@ async def test_every_next_hop_of_a_default_route_is_kept(
 
     monkeypatch.setattr(roads, "run_program", run)
 
-    found = await roads.RoadMap(Naming()).roads()
+    found = await roads.ProtectedAddressFinder(Naming()).find()
 
     assert set(found.elsewhere) == {ip_address(each) for each in kept}
 
 
 def test_a_node_with_many_addresses_tells_as_many_as_a_frame_takes_and_the_vital_ones_first() -> None:
     own = {ip_address(f"198.51.100.{number}"): "an address of this node (eth0)" for number in range(200)}
-    told = roads.Roads({ip_address("192.0.2.1"): "the address of this node's controller"}, own).as_lacks()
+    told = roads.ProtectedAddresses({ip_address("192.0.2.1"): "the address of this node's controller"}, own).as_lacks()
     assert next(iter(told)) == "gateway:192.0.2.1"
     assert len(told) + 7 < MOST_SENTENCES, "beside the seven features that a host may lack"

@@ -13,7 +13,7 @@ import pytest
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import firewall, guard, ruleset
-from svc_nodeagent.hypervisor.network.observe import let_in
+from svc_nodeagent.hypervisor.network.observe import allowed_sources
 from svc_nodeagent.hypervisor.network.plan import (
     Holders,
     TapPlan,
@@ -92,7 +92,7 @@ def test_a_change_names_one_machine_and_flushes_nothing_that_is_shared() -> None
 
 def test_a_nic_may_speak_from_its_own_addresses_only() -> None:
     (tap,) = planned(NetworkSpec(nics=(nic("10.213.0.2", address("2001:db8:0:5::1/64", topology=Topology.ROUTED)),)))
-    assert let_in([list(each) for each in guard.rules(tap)]) == {
+    assert allowed_sources([list(each) for each in guard.rules(tap)]) == {
         ip_network("10.213.0.2"),
         ip_network(SUB_PREFIX),
     }

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.mail.queue import Claimed
+from svc_actors.mail.queue import ClaimedMail
 from svc_actors.panel.accounts.members import INVITATIONS_TO_ONE
 from svc_actors.store import Database
 from tests.support.harness import PASSWORD, Client
@@ -55,7 +55,7 @@ async def domains(client: Client) -> list[str]:
 async def mails(panel: PanelHarness) -> list[tuple[str, str]]:
     """To whom, and what they read."""
     rows = await panel.database.fetch("SELECT id, recipient, content FROM mails ORDER BY created_at")
-    texts = [panel.services.outbox.content(Claimed(row["id"], row["recipient"], row["content"])) for row in rows]
+    texts = [panel.services.outbox.content(ClaimedMail(row["id"], row["recipient"], row["content"])) for row in rows]
     return [
         (row["recipient"], str(message_from_bytes(text, policy=policy.default).get_content()))
         for row, text in zip(rows, texts, strict=True)

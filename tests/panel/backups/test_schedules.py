@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from svc_actors.panel.backups.retention import Keep, expired
+from svc_actors.panel.backups.retention import RetentionPolicy, expired
 from svc_actors.panel.backups.timing import Frequency, next_run, overdue
 from tests.support.restic import RecordedRestic
 from tests.support.site_backups import Backed
@@ -61,7 +61,7 @@ def test_the_last_of_each_period_is_kept() -> None:
     made = [(uuid4(), NOW - timedelta(hours=12 * age)) for age in range(80)]
     age_of = {backup_id: age for age, (backup_id, _) in enumerate(made)}
 
-    gone = expired(made, Keep(last=1, daily=3, weekly=2, monthly=2))
+    gone = expired(made, RetentionPolicy(last=1, daily=3, weekly=2, monthly=2))
 
     kept = {age for backup_id, age in age_of.items() if backup_id not in gone}
     # The last one, noon of the two days before, of the Sunday before, and of the last day of October.
@@ -71,7 +71,7 @@ def test_the_last_of_each_period_is_kept() -> None:
 def test_the_newest_is_kept_whatever_the_rules_say() -> None:
     (newest, older) = ((uuid4(), NOW), (uuid4(), NOW - timedelta(days=1)))
 
-    assert expired([older, newest], Keep(0, 0, 0, 0)) == [older[0]]
+    assert expired([older, newest], RetentionPolicy(0, 0, 0, 0)) == [older[0]]
 
 
 def test_the_next_run_is_behind_now_at_the_hour_and_the_weekday_that_are_said() -> None:

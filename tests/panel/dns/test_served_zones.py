@@ -10,7 +10,7 @@ import trio
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
-from svc_webhost.knot import Agreement, KnotAway, KnotError, Zone
+from svc_webhost.knot import KnotAway, KnotError, Zone, ZoneOutcome
 from tests.panel.dns.zones import A, World, dns_world
 from tests.support.dns import RecordedNameServer
 from tests.support.panel import open_panel, recorded_host
@@ -43,7 +43,7 @@ async def test_a_knot_that_is_slow_is_told_of_as_one_that_is_away(
     monkeypatch.setattr("svc_actors.panel.dns.zone.HOST_PATIENCE", 0.05)
     answers, agree = trio.Event(), world.knot.agree
 
-    async def slowly(zone: Zone, last_serial: int | None = None) -> Agreement:
+    async def slowly(zone: Zone, last_serial: int | None = None) -> ZoneOutcome:
         await answers.wait()
         return await agree(zone, last_serial)
 

@@ -16,7 +16,7 @@ from svc_actors.panel.dns.records import DATA, RecordRow, ZoneRow, read_zone
 from svc_actors.panel.dns.zone import DnsZone, ZoneChange
 from svc_actors.panel.host_work import HostWork
 from svc_actors.store import Database, service_itself
-from svc_webhost.knot import Agreement, KnotError, Zone
+from svc_webhost.knot import KnotError, Zone, ZoneOutcome
 from tests.panel.dns.zones import A, World, dns_world
 from tests.support.dns import RecordedNameServer
 from tests.support.panel_sites import site_row
@@ -29,7 +29,7 @@ class SlowNameServer(RecordedNameServer):
     asked: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(0))
     may: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(0))
 
-    async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
+    async def agree(self, zone: Zone, last_serial: int | None = None) -> ZoneOutcome:
         self.asked.release()
         await self.may.acquire()
         return await super().agree(zone, last_serial)

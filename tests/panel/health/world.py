@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from svc_actors.panel.databases.agreeing import SiteDatabases
-from svc_actors.panel.health.busiest import Busiest
+from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.checks import Checks
 from svc_actors.store import Database
 from svc_webhost.accounts import SiteAccount
@@ -77,6 +77,6 @@ async def open_health(panel_database: Database, tmp_path: Path) -> AsyncIterator
             await launcher.ensure(Service(name, ("/bin/true",)))
         site = await site_row(panel_database, await panel.person("ada@example.com"), "ada.example.com")
         databases = SiteDatabases(panel_database, host.databases)
-        busiest = Busiest(panel_database, vitals, host.databases, databases.ended, (80, 443))
+        busiest = TopConsumers(panel_database, vitals, host.databases, databases.ended, (80, 443))
         checks = Checks(panel_database, launcher, name_server, vitals, host.databases, tmp_path, busiest)
         yield World(panel, await panel.administrator(), site, launcher, name_server, vitals, databases, checks)

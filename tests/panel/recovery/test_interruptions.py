@@ -33,7 +33,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (RestoreWork, "switch"),
     (RestoreWork, "configure"),
     (recovering, "write_recovered"),
-    (recovering, "write_told"),
+    (recovering, "mark_reported"),
 )
 """In the order in which they are taken."""
 

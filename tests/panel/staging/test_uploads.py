@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from svc_actors.panel.staging.undoing import Undoing
+from svc_actors.panel.staging.undoing import PushRollback
 from svc_webhost.site_tasks import Take
 from svc_webhost.staging import trees
 from tests.panel.staging.shops import Shop, home_of, put, upload
@@ -113,7 +113,7 @@ async def test_uploads_stay_when_they_cannot_be_merged_at_once(shop: Shop, monke
     monkeypatch.setattr(trees, "merge", full)
     job = await shop.push()
     kept = shop.left()
-    await Undoing(shop.world.panel.services.staging).round()
+    await PushRollback(shop.world.panel.services.staging).round()
 
     assert job["steps"][-1]["status"] == "failed"
     assert kept != []

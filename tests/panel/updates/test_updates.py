@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.panel.updates.watch import look_daily
+from svc_actors.panel.updates.watch import check_daily
 from svc_actors.panel.updates.work import STEPS
 from svc_actors.store import Database
 from svc_common.errors import ServiceError, unavailable
@@ -76,7 +76,7 @@ class World:
     async def daily(self) -> list[str]:
         """The kinds of the jobs that a day's round has begun, once they have ended."""
         before = await self.database.fetchval("SELECT coalesce(max(id), 0) FROM jobs")
-        await look_daily(self.database)
+        await check_daily(self.database)
         rows = await self.database.fetch("SELECT id, kind FROM jobs WHERE id > $1", before)
         for row in rows:
             await self.sites.job_of(self.sites.root, {"id": row["id"]})

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from svc.service.panel.site_data import look_after_site_data
+from svc.service.panel.site_data import start_site_data
 from svc_webhost.databases import EngineKind
 
 
@@ -26,7 +26,7 @@ async def test_each_engine_is_looked_at_by_itself() -> None:
         backups=SimpleNamespace(rounds=dict),
     )
 
-    look_after_site_data(cast(Any, loops), data)
+    start_site_data(cast(Any, loops), data)
     for name, work in repeated.items():
         if name.startswith("memory of database sessions"):
             await work()

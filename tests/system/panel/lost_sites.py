@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import trio
 
-from svc_actors.panel.certificates.served import Serving, shown_at
+from svc_actors.panel.certificates.served import VisitorAddress, shown_at
 from svc_webhost.accounts import FIRST_UID
 from svc_webhost.confined_client import SiteFolder
 from tests.support.certificates import self_signed
@@ -189,7 +189,7 @@ def _tree(home: Path) -> Tree:
 
 async def shown(panel: PanelPrograms) -> dict[str, str | None]:
     """The certificates that visitors are shown."""
-    serving = Serving("127.0.0.1", panel.https_port)
+    serving = VisitorAddress("127.0.0.1", panel.https_port)
     return {domain: await shown_at(serving, domain) for domain in CERTIFIED}
 
 

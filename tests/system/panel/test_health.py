@@ -13,7 +13,7 @@ import pytest
 
 from svc_actors.panel.health import CheckName
 from svc_actors.panel.health import checks as checks_module
-from svc_actors.panel.health.busiest import Busiest
+from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.checks import Checks, Levels
 from svc_actors.panel.health.watch import BETTER_LOOKS, WORSE_LOOKS, HealthWatch
 from svc_actors.store import Database
@@ -111,7 +111,7 @@ async def server(
         async with real_knot() as knot:
             await sites.generations.start([])
             launched = Launched(knot, sites, engines)
-            busiest = Busiest(panel_database, SystemVitals(), engines.servers, {}, ())
+            busiest = TopConsumers(panel_database, SystemVitals(), engines.servers, {}, ())
             checks = Checks(panel_database, launched, knot.server, SystemVitals(), engines.servers, disk, busiest)  # type: ignore[arg-type]
             wanted = {CheckName.DISK, CheckName.INODES, CheckName.SERVICES, CheckName.DNS}
             watch = HealthWatch(panel_database, {name: check for name, check in checks.all().items() if name in wanted})
@@ -225,7 +225,7 @@ async def test_a_database_whose_answers_are_lost_is_critical_and_well_once_they_
     panel_database: Database, panel_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with proxy_to(panel_database_url) as proxy, Database.open(proxy.url) as behind:
-        busiest = Busiest(behind, SystemVitals(), {}, {}, ())
+        busiest = TopConsumers(behind, SystemVitals(), {}, {}, ())
         checks = Checks(behind, None, None, SystemVitals(), {}, Path("/"), busiest)  # type: ignore[arg-type]
         watch = HealthWatch(panel_database, {CheckName.DATABASE: checks.answering})
         proxy.answering = False

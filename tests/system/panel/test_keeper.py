@@ -401,7 +401,7 @@ async def test_health_names_the_site_whose_group_is_busy_or_full(
     monkeypatch.setattr(busiest, "_NOTABLE_SHARE", 0.005)
     group = GroupName("site-990001")
     large = replace(place.service("large", "regrow", "512", limits=Limits(memory_mib=48)), limit_group=group)
-    looking = busiest.Busiest(panel_database, SystemVitals(), {}, {}, ())
+    looking = busiest.TopConsumers(panel_database, SystemVitals(), {}, {}, ())
 
     async def named() -> bool:
         return "s990001 uses " in await looking.of_processor()
@@ -426,7 +426,7 @@ async def test_health_names_the_site_whose_group_is_busy_or_full(
 
 async def test_health_names_the_site_that_meets_its_limit_of_processes(place: Place, panel_database: Database) -> None:
     group, limits = GroupName("site-990001"), Limits(processes=5)
-    looking = busiest.Busiest(panel_database, SystemVitals(), {}, {}, ())
+    looking = busiest.TopConsumers(panel_database, SystemVitals(), {}, {}, ())
 
     async def named() -> bool:
         return "s990001 reached the process limit." in await looking.of_processor()

@@ -17,7 +17,7 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from svc_actors.panel.certificates.served import Serving, shown_at
+from svc_actors.panel.certificates.served import VisitorAddress, shown_at
 from tests.support.panel_programs import PanelPrograms, open_panel_programs, shared_panel_programs
 from tests.support.pebble import Pebble, open_pebble
 from tests.support.shared import open_for_many
@@ -233,7 +233,7 @@ async def test_the_panels_own_port_shows_a_certificate_of_the_authority(tmp_path
         own = x509.load_pem_x509_certificate((programs.data / "web" / "certificate.pem").read_bytes())
         at_first = own.fingerprint(hashes.SHA256()).hex()
         with trio.fail_after(120):
-            while await shown_at(Serving("127.0.0.1", programs.port), "panel.example.com") in (None, at_first):
+            while await shown_at(VisitorAddress("127.0.0.1", programs.port), "panel.example.com") in (None, at_first):
                 await trio.sleep(0.1)  # An authority decides outside of this process.
         trusted = ssl.create_default_context(cadata=await pebble.root())
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from svc_webhost.apache.links import Ways, reachable
+from svc_webhost.apache.links import SiteLinks, reachable
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ from svc_webhost.apache.links import Ways, reachable
 def test_a_link_that_visitors_can_follow_leads_around_what_it_leads_into(
     links: list[tuple[str, str]], folder: str, around: str | None
 ) -> None:
-    assert Ways(reachable(links)).around(PurePosixPath(folder)) == around
+    assert SiteLinks(reachable(links)).around(PurePosixPath(folder)) == around

@@ -80,7 +80,7 @@ REFUSED: Final[dict[str, tuple[Callable[[], bytes], str]]] = {
     "a long name": (lambda: packed(lambda a: a.file("x" * 300, "x")), "too long"),
     "a bomb": (bomb, "would unpack to more"),
     "a million entries": (many, "twice"),
-    "not a supported archive": (lambda: b"<html>404</html>" * 100, "no archive"),
+    "no archive": (lambda: b"<html>404</html>" * 100, "not a supported archive"),
     "a damaged one": (lambda: packed()[:-30], "damaged"),
     "one that ends early": (lambda: gzip.compress(gzip.decompress(packed())[:700]), "ends early"),
 }

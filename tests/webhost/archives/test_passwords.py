@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from svc_webhost.apache.passwords import MOST_BYTES
 from svc_webhost.archives.fetched import named_passwords
 from svc_webhost.archives.model import Account, Format, FoundPasswords, FoundSite, Survey, account_of
-from svc_webhost.archives.passwords import says_nothing, sought
+from svc_webhost.archives.passwords import names_no_password_file, password_candidates
 
 APR1 = "$apr1$Xj5aSgxr$2k0qFJeItxwaNxnxVEX8Z/"
 ROOT = "x/homedir/public_html"
@@ -26,7 +26,7 @@ def found(
     named: str, contents: dict[str, bytes], *, folder: str = "/members", home: str | None = "/home/ada/"
 ) -> FoundPasswords:
     text = f"AuthType Basic\nAuthUserFile {named}\nRequire valid-user\n".encode()
-    [one] = sought(Survey({f"{ROOT}{folder}/.htaccess": text}), account(home))
+    [one] = password_candidates(Survey({f"{ROOT}{folder}/.htaccess": text}), account(home))
     return one.resolve({path: content for path, content in contents.items() if path in one.files})
 
 
@@ -93,7 +93,7 @@ def test_a_folder_is_a_path_of_the_site_in_which_it_lies() -> None:
     places = (ROOT, f"{ROOT}/addon/a", "x/homedir/mail", f"{ROOT}/b")
     texts = {f"{place}/.htaccess": text for place in places} | {f"{ROOT}/b/c/.htaccess": b"Options -Indexes"}
 
-    assert [(each.site, each.path) for each in sought(Survey(texts), account())] == [
+    assert [(each.site, each.path) for each in password_candidates(Survey(texts), account())] == [
         ("shop.example", "/"),
         ("blog.example", "/a"),
         ("shop.example", "/b"),
@@ -119,7 +119,7 @@ def test_a_link_that_leads_past_the_password_keeps_the_site_closed(link: str, ta
     folders = ("", "/a", "/a/members", "/a/members/deep", "/a/membership", "/b")
     survey = Survey({f"{ROOT}/a/members/.htaccess": text}, {f"{ROOT}{folder}": (1, 1) for folder in folders})
 
-    [one] = sought(survey, account(), [(f"{ROOT}/{link}", target)])
+    [one] = password_candidates(survey, account(), [(f"{ROOT}/{link}", target)])
 
     assert one.problem == (f"the link public/{link} leads there without asking for the password" if leads else None)
 
@@ -128,14 +128,14 @@ def test_more_paths_than_a_site_may_have_are_named() -> None:
     text = b"AuthType Basic\nAuthUserFile /home/ada/.htpasswd\nRequire valid-user"
     read = account()
 
-    assert len(sought(Survey({f"{ROOT}/{number}/.htaccess": text for number in range(203)}), read)) == 200
+    assert len(password_candidates(Survey({f"{ROOT}/{number}/.htaccess": text for number in range(203)}), read)) == 200
     assert len(read.left) == 3
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(["/", "..", "home", "ada", "etc", " ", '"'])).map("/".join))
 def test_whatever_a_file_calls_it_nothing_is_looked_for_above_the_home(named: str) -> None:
     text = f"AuthType Basic\nAuthUserFile {named}\nRequire valid-user".encode(errors="replace")
-    for one in sought(Survey({f"{ROOT}/.htaccess": text}), account()):
+    for one in password_candidates(Survey({f"{ROOT}/.htaccess": text}), account()):
         assert all(file.startswith("x/homedir/") and ".." not in file.split("/") for file in one.files)
         assert one.files or one.problem is not None
 
@@ -152,9 +152,9 @@ def test_what_was_found_is_kept_and_an_account_that_was_read_before_has_none() -
 
 
 def test_of_files_that_name_no_passwords_nothing_is_kept() -> None:
-    assert says_nothing("a/.htaccess", b"Options -Indexes")
-    assert not says_nothing("a/.htaccess", b"authUSERfile /x")
-    assert not says_nothing("userdata/main", b"x")
+    assert names_no_password_file("a/.htaccess", b"Options -Indexes")
+    assert not names_no_password_file("a/.htaccess", b"authUSERfile /x")
+    assert not names_no_password_file("userdata/main", b"x")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from svc_webhost.confined import files, room
 from svc_webhost.confined.compress import compress
 from svc_webhost.confined.extract import extract
 from svc_webhost.confined.protocol import Compress, Copy, Extract, Failed, FileError
-from svc_webhost.confined.room import Room, copy_content
+from svc_webhost.confined.room import DiskBudget, copy_content
 from svc_webhost.confined.tree import Tree
 from svc_webhost.staging import trees
 from tests.support.panel_sources import panel_sources
@@ -91,7 +91,7 @@ def test_a_copy_stops_at_what_the_plan_leaves_and_nothing_of_it_stays(tree: Tree
 
 
 def test_a_file_that_grows_while_it_is_copied_stops_the_copy(tmp_path: Path) -> None:
-    class Growing(Room):
+    class Growing(DiskBudget):
         def take(self, size: int) -> None:
             with (tmp_path / "log").open("ab") as log:
                 log.write(b"x" * 2 * MIB)
@@ -123,7 +123,7 @@ def test_the_copy_of_a_file_that_is_cut_short_between_two_looks_ends_there(
     monkeypatch.setattr(os, "lseek", cut)
     folder = os.open(tmp_path, os.O_RDONLY)
     with (tmp_path / "log").open("rb") as source, (tmp_path / "copy").open("wb") as target:
-        written = copy_content(source.fileno(), target.fileno(), Room(folder))
+        written = copy_content(source.fileno(), target.fileno(), DiskBudget(folder))
 
     os.close(folder)
     assert written == 0

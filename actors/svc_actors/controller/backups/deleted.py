@@ -22,7 +22,7 @@ from svc_common.errors import not_found, wrong_field
 KEPT_AFTER_DELETION: Final = timedelta(days=30)
 
 
-async def keep_for_a_while(tx: Transaction, vm_id: UUID) -> None:
+async def set_copies_expiry(tx: Transaction, vm_id: UUID) -> None:
     """The machine is deleted: set the time until which its copies, complete or not, are kept."""
     await tx.execute(
         """UPDATE vms SET copies_until = now() + CASE

@@ -18,7 +18,7 @@ from svc_actors.controller.backups.records import (
     require_backups,
     require_not_held,
     superseded_at,
-    to_forget,
+    superseded_copies,
 )
 from svc_actors.controller.backups.targets import target_of_node
 from svc_actors.controller.machines import platforms
@@ -40,7 +40,7 @@ async def start_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> d
     await require_not_held(tx, vm.id)
     at = BackupLocation(vm.node_id, await target_of_node(tx, vm.node_id))
     await note_store(tx, vm.id, at)
-    return {**_told(at), FORGET: [str(copy_id) for copy_id in await to_forget(tx, vm.id, at)]}
+    return {**_told(at), FORGET: [str(copy_id) for copy_id in await superseded_copies(tx, vm.id, at)]}
 
 
 async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
@@ -72,7 +72,7 @@ async def start_removal(
     return _told(at)
 
 
-async def start_forgetting(
+async def start_superseded_removal(
     tx: Transaction, caller: Caller, vm: MachineRow, at: BackupLocation
 ) -> dict[str, object] | None:
     """Remove superseded copies at a place to which the machine is no longer copied. Returns None if there are none, or

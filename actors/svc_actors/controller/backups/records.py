@@ -108,7 +108,7 @@ _THERE: Final = "(CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id 
 
 
 FORGET: Final = "forget"
-"""A backup task's parameter: the copies to remove once it is complete (`to_forget`)."""
+"""A backup task's parameter: the copies to remove once it is complete (`superseded_copies`)."""
 
 
 def place_of_task(task: Task) -> BackupLocation:
@@ -117,7 +117,7 @@ def place_of_task(task: Task) -> BackupLocation:
     return BackupLocation(task.node_id, UUID(told) if told is not None else None)
 
 
-async def to_forget(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tuple[UUID, ...]:
+async def superseded_copies(queryable: Queryable, vm_id: UUID, at: BackupLocation) -> tuple[UUID, ...]:
     """The copies to remove at this place once another copy is complete: those that the new copy supersedes, the oldest
     first, and the remains of attempts that failed or were cancelled since the last complete copy."""
     superseded = await _superseded(queryable, vm_id, more=1)
@@ -170,14 +170,14 @@ def of_system(disks: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
 
 
 @dataclass(frozen=True)
-class Held:
+class SourceCopy:
     """A copy from which another machine is created, and the machine that was copied."""
 
     source_id: UUID
     copy_id: UUID
 
 
-async def hold_copy(tx: Transaction, held: Held) -> None:
+async def hold_copy(tx: Transaction, held: SourceCopy) -> None:
     """Reserve the copy. The caller's transaction creates the task that creates a machine from the copy, with both ids
     in its parameters: until that task has ended, nothing is written to or removed from the repository of the copy.
     Raises not_found, not_ready."""
@@ -305,7 +305,7 @@ async def forget_copies(tx: Transaction, vm_id: UUID, copies: Sequence[UUID]) ->
     await close_alert(tx, removal_alert(vm_id))
 
 
-async def forgetting_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+async def superseded_removal_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     if ending.succeeded:
         await forget_copies(tx, vm.id, [UUID(copy_id) for copy_id in task.parameters["copies"]])
     elif ending.status is TaskStatus.FAILED:

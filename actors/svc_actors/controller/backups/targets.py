@@ -86,7 +86,7 @@ class TargetRow(TargetOf[RemoteSettings]):
 
 
 @dataclass(frozen=True)
-class Use:
+class TargetUsers:
     """The users of a target: one node, the nodes of a location, or, if both are None, every node for which no other
     target is set."""
 
@@ -122,7 +122,7 @@ async def remove_target(tx: Transaction, target: TargetRow) -> None:
     await close_alert(tx, target_alert(target.id))
 
 
-async def use_target(tx: Transaction, use: Use, target_id: UUID | None) -> None:
+async def use_target(tx: Transaction, use: TargetUsers, target_id: UUID | None) -> None:
     """Assign a target from the next backups on; None: the storage mounted on the node. Raises not_found."""
     try:
         await tx.execute(
@@ -136,7 +136,7 @@ async def use_target(tx: Transaction, use: Use, target_id: UUID | None) -> None:
         raise not_found("There is no such node or location.") from None
 
 
-async def unuse_target(tx: Transaction, use: Use) -> None:
+async def unuse_target(tx: Transaction, use: TargetUsers) -> None:
     """Remove the assignment: these nodes use the default again."""
     await tx.execute(
         """DELETE FROM machine_backup_target_uses

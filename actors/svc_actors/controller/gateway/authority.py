@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from svc_actors.controller.gateway.unrecorded import Shown, recognise
+from svc_actors.controller.gateway.unrecorded import PresentedCertificate, record_signed_certificate
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
 from svc_common.durable import write_whole
@@ -175,14 +175,14 @@ class Authority:
         self._drop_holders(node_id, keep=current)
         return signed
 
-    def read(self, peer: Mapping[str, Any]) -> Shown | None:
+    def read(self, peer: Mapping[str, Any]) -> PresentedCertificate | None:
         """Read a certificate that a handshake has verified; None if it is not a node's."""
         try:
-            return Shown.of(peer, backdated=_BACKDATED)
+            return PresentedCertificate.of(peer, backdated=_BACKDATED)
         except ValueError:
             return None
 
-    async def identify(self, serial: Serial, shown: Shown | None = None) -> UUID | None:
+    async def identify(self, serial: Serial, shown: PresentedCertificate | None = None) -> UUID | None:
         """The node that holds this certificate, or None if the certificate is revoked or unknown. `shown` is the
         certificate itself: if it has no record because it was signed after the backup from which the controller was
         restored, it is recorded now (`unrecorded`)."""
@@ -203,7 +203,11 @@ class Authority:
             """,
             serial,
         )
-        if row is None and shown is not None and await self._database.transact(partial(recognise, shown=shown)):
+        if (
+            row is None
+            and shown is not None
+            and await self._database.transact(partial(record_signed_certificate, shown=shown))
+        ):
             return await self.identify(serial)
         if row is None:
             while len(self._refused) >= _MOST_REFUSED:

@@ -26,7 +26,7 @@ import trio
 from pydantic import ValidationError
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
 
-from svc_actors.controller.gateway.pacing import PacedStream, ReadingShare
+from svc_actors.controller.gateway.pacing import PacedStream, ReadQuota
 from svc_nodeagent.protocol import (
     AGENT_PATH,
     MAX_FRAME_BYTES,
@@ -91,7 +91,7 @@ class AgentConnection:
             self._reason = reason
             self._scope.cancel()
 
-    async def run(self, received: Callable[[UpFrame], None], *, heartbeat_seconds: float, share: ReadingShare) -> str:
+    async def run(self, received: Callable[[UpFrame], None], *, heartbeat_seconds: float, share: ReadQuota) -> str:
         """Carry frames until the end; returns why it ended. `received` must not block."""
         try:
             with self._scope:
@@ -110,7 +110,7 @@ class AgentConnection:
             self.ended.set()
         return self._reason
 
-    async def _read(self, received: Callable[[UpFrame], None], silence: float, share: ReadingShare) -> None:
+    async def _read(self, received: Callable[[UpFrame], None], silence: float, share: ReadQuota) -> None:
         while True:
             # Frames that are not read stay in the network: only a few are read ahead, and TCP makes the node wait.
             if (pause := share.pause()) > 0:
@@ -133,13 +133,13 @@ class AgentConnection:
                 raise AgentGone(f"the node accepted no data for {patience:g} seconds")
 
 
-async def greet(
+async def accept_agent(
     nursery: trio.Nursery,
     stream: trio.SSLStream[trio.SocketStream],
     node_id: UUID,
     serial: str,
     *,
-    share: ReadingShare,
+    share: ReadQuota,
     versions: Versions = SPOKEN,
     release: str,
 ) -> AgentConnection:

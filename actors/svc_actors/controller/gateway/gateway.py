@@ -33,14 +33,14 @@ import structlog
 import trio
 from trio_websocket import ConnectionClosed
 
-from svc_actors.admission import of_arriving_nodes, of_strangers
+from svc_actors.admission import of_arriving_nodes, of_unauthenticated
 from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
 from svc_actors.controller.gateway.connection import (
     AgentConnection,
     AgentGone,
     AgentRefused,
-    greet,
+    accept_agent,
     welcome,
 )
 from svc_actors.controller.gateway.handshakes import Handshakes
@@ -51,7 +51,7 @@ from svc_actors.controller.gateway.operations import (
     OnProgress,
     OperationFailed,
 )
-from svc_actors.controller.gateway.pacing import ReadingShare
+from svc_actors.controller.gateway.pacing import ReadQuota
 from svc_actors.controller.gateway.streams import FindFile, Streams
 from svc_actors.tracing import Kind, in_span
 from svc_common.errors import ServiceError, not_found, not_ready, unavailable
@@ -110,7 +110,7 @@ class _Node:
     operations: NodeOperations = field(default_factory=NodeOperations)
     connection: AgentConnection | None = None
     heartbeat: Heartbeat | None = None
-    share: ReadingShare = field(default_factory=ReadingShare)
+    share: ReadQuota = field(default_factory=ReadQuota)
     reports: Allowance = field(default_factory=lambda: Allowance(per_minute=_REPORTS_A_MINUTE))
 
 
@@ -144,7 +144,7 @@ class Gateway:
         self._arrivals: dict[UUID, trio.Event] = {}
         """Set when an awaited node connects, or is declared lost."""
         self._lost: set[UUID] = set()
-        self._unproven = of_strangers()
+        self._unproven = of_unauthenticated()
         self._arriving = of_arriving_nodes()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -355,7 +355,7 @@ class Gateway:
         if seat is not None:
             try:
                 with waiting:
-                    return await greet(
+                    return await accept_agent(
                         nursery,
                         tls,
                         node_id,

@@ -30,7 +30,7 @@ _LENGTH_BYTES: Final = {126: 2, 127: 8}
 _MASK_BYTES: Final = 4
 
 
-class ReadingShare:
+class ReadQuota:
     """A node's share of the processor for reading its frames: a tenth of the time, and up to half a second at once. The
     share belongs to the node and not to a connection, so a new connection brings no new share. It is measured by what
     frames cost, not by their number or size: a part of a file of one megabyte takes 3 ms, but a frame with 18,000
@@ -59,7 +59,7 @@ class ReadingShare:
 class PacedStream(WrappedStream):
     """A node's stream below its WebSocket, read as fast as the node's share allows."""
 
-    def __init__(self, stream: trio.abc.Stream, share: ReadingShare) -> None:
+    def __init__(self, stream: trio.abc.Stream, share: ReadQuota) -> None:
         super().__init__(stream)
         self._share = share
         self._frames = FrameCount()

@@ -20,7 +20,7 @@ from svc_actors.store import Transaction
 
 
 @dataclass(frozen=True)
-class Shown:
+class PresentedCertificate:
     """A certificate that a handshake has verified. `node_id` is the node that it names."""
 
     serial: str
@@ -42,7 +42,7 @@ class Shown:
         )
 
 
-async def recognise(tx: Transaction, shown: Shown) -> bool:
+async def record_signed_certificate(tx: Transaction, shown: PresentedCertificate) -> bool:
     """Record a known node's certificate if it was signed between a backup and its restore. Returns whether it was."""
     if not await tx.fetchval(
         "SELECT EXISTS (SELECT FROM restorations WHERE taken_at <= $1::timestamptz + interval '1 minute'"

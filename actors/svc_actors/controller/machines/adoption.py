@@ -27,7 +27,7 @@ from svc_actors.controller.networking.carried import adopt_network
 from svc_actors.controller.networking.changes import network_applied
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
-from svc_actors.controller.said import said_name
+from svc_actors.controller.said import safe_name
 from svc_actors.store import Caller, ForeignKeyViolationError, Target, Transaction, UniqueViolationError, audit
 from svc_common.errors import conflict, not_found, unavailable
 from svc_nodeagent.protocol import (
@@ -109,7 +109,7 @@ async def adopt_unknown(
         )
     groups = await usable_groups(tx, adoption.project_id, adoption.group_ids) if adoption.group_ids else []
     await lock_capacity(tx, node_id)
-    name = adoption.name or said_name(machine.name, f"adopted-{machine.vm_id.hex[:8]}")
+    name = adoption.name or safe_name(machine.name, f"adopted-{machine.vm_id.hex[:8]}")
     try:
         async with tx.savepoint():
             await _insert(tx, caller, node_id, machine, state, adoption, name)
@@ -195,7 +195,7 @@ async def _insert(
                    CASE WHEN $10 = 'running' THEN now() END, $17, $18)""",
         kept.vm_id,
         name,
-        said_name(kept.seed.hostname, f"adopted-{kept.vm_id.hex[:8]}"),
+        safe_name(kept.seed.hostname, f"adopted-{kept.vm_id.hex[:8]}"),
         adoption.project_id,
         node_id,
         image_id,

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from svc_actors.controller.backups.records import Held, hold_copy
+from svc_actors.controller.backups.records import SourceCopy, hold_copy
 from svc_actors.controller.machines import platforms, windows
 from svc_actors.controller.machines.outcomes import GENERATION
 from svc_actors.controller.machines.records import Marks, announce_status, write_marks
@@ -93,7 +93,7 @@ class NewMachine:
     marks: Marks = field(default_factory=Marks)
     idempotency: IdempotencyKey | None = None
     first_boot: FirstBoot | None = None
-    held: Held | None = None
+    held: SourceCopy | None = None
     user_data: str | None = field(default=None, repr=False)
     iso_id: UUID | None = None
 
@@ -176,7 +176,7 @@ async def _create(
     placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
     vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id, platform)
     if new.first_boot is not None:
-        await windows.expect(tx, vm_id, password=new.first_boot.password is not None)
+        await windows.record_first_boot(tx, vm_id, password=new.first_boot.password is not None)
     task = await _record(tx, caller, new, vm_id, placement.node_id)
     if on_created is not None:
         await on_created(tx, vm_id)

@@ -63,7 +63,7 @@ from svc_actors.controller.machines.states import (
     MachineStatus,
     Order,
     move,
-    run_it_first,
+    start_hint,
 )
 from svc_actors.controller.machines.tasks import idle, new_task, supersede
 from svc_actors.controller.machines.windows import WindowsPasswords
@@ -131,7 +131,7 @@ class Machine(Actor):
             if order is Order.START:
                 parameters[GENERATION] = vm.net_wanted
             task = await new_task(tx, caller, vm, order.op, parameters)
-            await power.want(tx, vm, order.wants)
+            await power.set_desired_power(tx, vm, order.wants)
             await write_status(tx, vm.id, status, None)
             return task, superseded
 
@@ -158,7 +158,7 @@ class Machine(Actor):
             destroyed = {DESTROYED: [str(each) for each in going]} if going else {}
             parameters = {"destroy_disks": destroy_disks, RELEASED: released} | destroyed
             task = await new_task(tx, caller, vm, Order.DELETE.op, parameters)
-            await power.want(tx, vm, Order.DELETE.wants)
+            await power.set_desired_power(tx, vm, Order.DELETE.wants)
             await write_status(tx, vm.id, status, None)
             return task
 
@@ -310,7 +310,7 @@ class Machine(Actor):
 
     async def gone_back(self, task: Task) -> bool:
         """Record that the guest of a live migration is on the source node after all. False as in `commit_move`."""
-        return await self._within(task, moving.gone_back)
+        return await self._within(task, moving.revert_move)
 
     async def _within(self, task: Task, step: Callable[[Transaction, MachineRow, Task], Awaitable[None]]) -> bool:
         async def work(tx: Transaction) -> bool:
@@ -357,7 +357,7 @@ class Machine(Actor):
             raise conflict(
                 f"The machine is {vm.status.value}, and a password is set by the guest's agent, which needs a "
                 "running machine; nothing was changed.",
-                hint=run_it_first(vm.status),
+                hint=start_hint(vm.status),
                 details={"status": vm.status.value},
             )
         return vm
@@ -476,7 +476,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
             caller = service_itself("vm.backups.forget")
-            parameters = await backup_orders.start_forgetting(tx, caller, vm, at)
+            parameters = await backup_orders.start_superseded_removal(tx, caller, vm, at)
             if parameters is None:
                 return None
             return await new_task(tx, caller, vm, "vm.backups.forget", parameters, at.node_id)

@@ -112,7 +112,7 @@ async def commit_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
         await lift_deadline(tx, task.id)
 
 
-async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
+async def revert_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
     """The target is lost, and the source has all of the machine, switched off: the record names the source again.
     Changes that the guest made at the target are lost."""
     if vm.node_id != UUID(task.parameters[TARGET]):

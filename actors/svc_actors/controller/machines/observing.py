@@ -21,8 +21,14 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines import power
-from svc_actors.controller.machines.outcomes import LOST, moved_by
-from svc_actors.controller.machines.records import MACHINE_ROW, MachineRow, announce_status, as_machine, taken_up
+from svc_actors.controller.machines.outcomes import LOST, next_status
+from svc_actors.controller.machines.records import (
+    MACHINE_ROW,
+    MachineRow,
+    announce_status,
+    as_machine,
+    pending_processor_sql,
+)
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, observe
 from svc_actors.store import Transaction
 from svc_nodeagent.protocol import DomainState, StateCause
@@ -111,7 +117,7 @@ async def _write(
                                                    WHEN vms.status <> 'running' THEN now() ELSE running_since END,
                               rescue_since = CASE WHEN seen.rescue THEN coalesce(vms.rescue_since, now())
                                                   WHEN seen.rescue IS NULL THEN vms.rescue_since END,
-                              {taken_up("seen.status = 'stopped'")}
+                              {pending_processor_sql("seen.status = 'stopped'")}
                FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
                     AS seen (vm_id, state, status, reason, cause, rescue)
                WHERE vms.id = seen.vm_id""",
@@ -134,16 +140,16 @@ async def _moved(
     if vm.unconfirmed and observation is Observation.STOPPED and seen.cause in (StateCause.GUEST, StateCause.FORCED):
         # The machine was switched off after the backup was made, by an order or by its guest, so it must not be
         # started.
-        await power.want(tx, vm, DesiredPower.STOPPED)
-        return moved_by(vm.status, vm.status_reason, observation, reason)
+        await power.set_desired_power(tx, vm, DesiredPower.STOPPED)
+        return next_status(vm.status, vm.status_reason, observation, reason)
     if vm.status is MachineStatus.RUNNING and observation in (Observation.STOPPED, Observation.LOST):
-        reason = await power.went_off(tx, vm, seen.state, seen.cause, reason)
+        reason = await power.decide_restart(tx, vm, seen.state, seen.cause, reason)
     elif observation is Observation.RUNNING and vm.desired is DesiredPower.STOPPED and from_inventory:
         # No order explains that the guest runs: somebody has started it on its host by hand, so running becomes the
         # desired state. Only an inventory counts, not an event of the host: an event may be older than an order that
         # has ended since.
-        await power.want(tx, vm, DesiredPower.RUNNING)
-    return moved_by(vm.status, vm.status_reason, observation, reason)
+        await power.set_desired_power(tx, vm, DesiredPower.RUNNING)
+    return next_status(vm.status, vm.status_reason, observation, reason)
 
 
 def _reason(seen: MachineReport) -> str | None:

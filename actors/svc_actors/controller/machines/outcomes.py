@@ -1,6 +1,6 @@
 """The effect of a task's end, or of a host's report outside of a task, on a machine.
 
-Called in a transaction that has the machine's row locked: by the Machine actor, and (`moved_by`) by `observing`.
+Called in a transaction that has the machine's row locked: by the Machine actor, and (`next_status`) by `observing`.
 
 Rule: the status follows the host's last report, not the task's result. A shutdown that failed leaves a machine running
 because its host says so, not because the task failed. Only if the host has reported nothing final, the status is
@@ -17,8 +17,8 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alerts_about
-from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
-from svc_actors.controller.backups.records import backup_ended, forgetting_ended
+from svc_actors.controller.backups.deleted import removal_ended, set_copies_expiry
+from svc_actors.controller.backups.records import backup_ended, superseded_removal_ended
 from svc_actors.controller.machines import media, moving, platforms, power, processors, rescue, snapshots, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
@@ -91,7 +91,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.restore" if ending.succeeded:
             # Snapshots are stored inside the disk's file, which the restoration has replaced.
-            await snapshots.gone_with_disks(tx, vm.id)
+            await snapshots.delete_snapshots(tx, vm.id)
             await platforms.changed(tx, task)
         case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
             await snapshots.ended(tx, task, ending)
@@ -104,7 +104,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
         case "vm.backups.forget":
-            await forgetting_ended(tx, vm, task, ending)
+            await superseded_removal_ended(tx, vm, task, ending)
         case "vm.backups.remove":
             # The machine is deleted, so no status has to change and no network has to be updated.
             await removal_ended(tx, vm, task, ending)
@@ -120,8 +120,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
             if ending.succeeded:
                 await windows.password_set(tx, vm.id)
-    if ending.succeeded and processors.starts_anew(task):
-        await processors.take_up(tx, vm)
+    if ending.succeeded and processors.restarts_guest(task):
+        await processors.apply_pending_processor(tx, vm)
     if heard is not None:
         await power.note_pause(tx, vm, heard, None)
     # While a task that also applies the machine's network is open, the network watch leaves the machine alone. If the
@@ -137,7 +137,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
     # After a shutdown that the guest ignored, for example, the machine is running, and this status has no reason.
     failed = not ending.succeeded and observation in (Observation.UNBUILT, Observation.LOST)
     reason = await power.task_ended(tx, vm, task, ending, observation, seen)
-    status, reason = moved_by(
+    status, reason = next_status(
         vm.status, vm.status_reason, observation, reason or (f"{failure}: {ending.message}" if failed else None)
     )
     await write_outcome(tx, vm, status, reason, heard=heard, built=built, generation=generation)
@@ -155,11 +155,11 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
         await volume_orders.ended(tx, task, ending, known=False)
     if task.op in ("vm.create", "vm.reinstall", "vm.rescue", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
-    status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
+    status, reason = next_status(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
     await write_status(tx, vm.id, status, reason)
 
 
-def moved_by(
+def next_status(
     status: MachineStatus, known: str | None, observation: Observation, reason: str | None
 ) -> tuple[MachineStatus, str | None]:
     """The status to which the observation leads, and the reason for it; `known` is the reason of the present status."""
@@ -189,8 +189,8 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     await free_removed(tx, vm.id, result.removed_addresses)
     await close_alerts_about(tx, "vm", vm.id)
     await leave_groups(tx, vm.id)
-    await snapshots.gone_with_disks(tx, vm.id)
-    await keep_for_a_while(tx, vm.id)
+    await snapshots.delete_snapshots(tx, vm.id)
+    await set_copies_expiry(tx, vm.id)
     if vm.node_id is not None:
         # A machine has one disk of its own. If a host names more kept disks than the order asked it to keep (a hostile
         # host could name sixteen), these are recorded as volumes but do not count towards the customer's limits.
@@ -207,7 +207,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
                 ordered=number < ordered,
             )
     await call_watch(tx)
-    status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)
+    status, reason = next_status(vm.status, vm.status_reason, Observation.DELETED, None)
     await write_outcome(tx, vm, status, reason, heard=None, built=False, generation=None)
 
 
@@ -227,7 +227,7 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if not succeeded:
         return
-    await snapshots.gone_with_disks(tx, vm.id)
+    await snapshots.delete_snapshots(tx, vm.id)
     await tx.execute(
         "UPDATE vms SET image_id = $2, access_mode = $3, ssh_keys = $4 WHERE id = $1",
         vm.id,
@@ -238,10 +238,10 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
     await platforms.changed(tx, task)
     await media.reinstalled(tx, task)
     if (system := task.parameters.get(WINDOWS)) is not None:
-        await windows.expect(tx, vm.id, password=system["password"])
+        await windows.record_first_boot(tx, vm.id, password=system["password"])
     else:
         await windows.forget(tx, vm.id)
-    await power.want(tx, vm, DesiredPower.RUNNING)
+    await power.set_desired_power(tx, vm, DesiredPower.RUNNING)
 
 
 def _assumed_observation(status: MachineStatus) -> Observation:

@@ -91,7 +91,7 @@ def paused_alert(vm_id: UUID) -> str:
     return f"machine-paused:{vm_id}"
 
 
-async def want(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
+async def set_desired_power(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
     """Set the desired state because of an order or the host's report, and reset the count of failures."""
     await tx.execute(
         "UPDATE vms SET desired_power = $2, restart_failures = 0, restart_after = NULL WHERE id = $1",
@@ -103,10 +103,10 @@ async def want(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
 
 
 async def recovered(tx: Transaction, vm: MachineRow) -> None:
-    await want(tx, vm, vm.desired)
+    await set_desired_power(tx, vm, vm.desired)
 
 
-async def went_off(
+async def decide_restart(
     tx: Transaction, vm: MachineRow, state: DomainState, cause: StateCause | None, reason: str | None
 ) -> str | None:
     """Decide whether a machine that went off (or was lost) without an order is started again; returns the reason for
@@ -114,7 +114,7 @@ async def went_off(
     if vm.desired is not DesiredPower.RUNNING:
         return reason
     if not is_restarted(vm.restart_policy, cause):
-        await want(tx, vm, DesiredPower.STOPPED)
+        await set_desired_power(tx, vm, DesiredPower.STOPPED)
         if cause is StateCause.GUEST:
             return reason
         left = f"{reason or _FOUND_OFF} Its restart policy leaves it off."
@@ -133,18 +133,18 @@ async def task_ended(
     any."""
     if observation is Observation.RUNNING:
         if vm.desired is DesiredPower.STOPPED and task.op in _STOPS and _is_final(ending):
-            await want(tx, vm, DesiredPower.RUNNING)
+            await set_desired_power(tx, vm, DesiredPower.RUNNING)
         return None
     if observation not in (Observation.STOPPED, Observation.LOST):
         return None
     if vm.status is MachineStatus.RUNNING:
-        return await went_off(tx, vm, state or DomainState.STOPPED, vm.observed_cause, None)
+        return await decide_restart(tx, vm, state or DomainState.STOPPED, vm.observed_cause, None)
     if ending.succeeded or task.op not in _ATTEMPTS:
         return None
     if vm.desired is DesiredPower.STOPPED and observation is Observation.STOPPED:
         return None
     if ending.status is TaskStatus.CANCELLED or vm.restart_policy is RestartPolicy.NEVER:
-        await want(tx, vm, DesiredPower.STOPPED)
+        await set_desired_power(tx, vm, DesiredPower.STOPPED)
         return None
     automatic = task.caller.via == Via.SYSTEM
     words = f"The last task failed: {ending.message.rstrip('.')}."

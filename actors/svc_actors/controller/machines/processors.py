@@ -58,12 +58,12 @@ async def changed(tx: Transaction, vm: MachineRow, task: Task, state: DomainStat
     await write_processor(tx, vm.id, vm.cpu_mode if waits else mode, mode if waits else None)
 
 
-def starts_anew(task: Task) -> bool:
+def restarts_guest(task: Task) -> bool:
     """Whether the task, once it has succeeded, has started the guest from its definition."""
     return task.op in _STARTS or (task.op == Order.RESIZE.op and bool(task.parameters["restart"]))
 
 
-async def take_up(tx: Transaction, vm: MachineRow) -> None:
+async def apply_pending_processor(tx: Transaction, vm: MachineRow) -> None:
     """Record that the guest was started from the definition, and so has the definition's processor."""
     if vm.cpu_next_mode is not None:
         await write_processor(tx, vm.id, vm.cpu_next_mode, None)

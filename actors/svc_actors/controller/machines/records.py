@@ -113,7 +113,7 @@ def as_machine(row: Record) -> MachineRow:
     return _ROW.validate_python(dict(row))
 
 
-def taken_up(off: str) -> str:
+def pending_processor_sql(off: str) -> str:
     """SQL for an update of `vms` that applies the waiting processor if `off` is true: the next start gives it to the
     guest."""
     return f"""cpu_mode = CASE WHEN {off} THEN coalesce(vms.cpu_next_mode, vms.cpu_mode) ELSE vms.cpu_mode END,
@@ -123,7 +123,7 @@ def taken_up(off: str) -> str:
 _STATUS: Final = f"""status = $2, status_reason = $3,
     running_since = CASE WHEN $2 <> 'running' THEN NULL WHEN status <> 'running' THEN now() ELSE running_since END,
     deleted_at = CASE WHEN $2 = 'deleted' THEN now() ELSE deleted_at END,
-    {taken_up("$2 = 'stopped'")}"""
+    {pending_processor_sql("$2 = 'stopped'")}"""
 
 
 async def write_status(tx: Transaction, vm_id: UUID, status: MachineStatus, reason: str | None) -> None:

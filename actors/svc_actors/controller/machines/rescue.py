@@ -120,7 +120,7 @@ async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> 
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if ending.succeeded:
         await write(tx, vm.id, task.op == Order.RESCUE.op)
-        await power.want(tx, vm, DesiredPower.RUNNING)
+        await power.set_desired_power(tx, vm, DesiredPower.RUNNING)
         await announce_machine(tx, vm.id)
 
 

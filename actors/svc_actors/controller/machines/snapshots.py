@@ -106,7 +106,7 @@ async def ended(tx: Transaction, task: Task, ending: Ending) -> None:
     await announce_machine(tx, task.resource_id)
 
 
-async def gone_with_disks(tx: Transaction, vm_id: UUID) -> None:
+async def delete_snapshots(tx: Transaction, vm_id: UUID) -> None:
     await tx.execute("DELETE FROM machine_snapshots WHERE vm_id = $1", vm_id)
 
 

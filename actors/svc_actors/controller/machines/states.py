@@ -231,7 +231,7 @@ def refusal_text(order: Order) -> str:
     return _REFUSAL_TEXTS[order]
 
 
-def run_it_first(status: MachineStatus) -> str | None:
+def start_hint(status: MachineStatus) -> str | None:
     """A hint for an order that needs a running machine; None if the machine's owner can do nothing about it."""
     match status:
         case MachineStatus.STOPPED:

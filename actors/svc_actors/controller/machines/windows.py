@@ -81,7 +81,7 @@ UNKNOWN: Final = Setup(False, None, None, None, None)
 
 
 @dataclass(frozen=True)
-class Awaited:
+class PendingFirstBoot:
     """`ordered_at` distinguishes the system from another one that replaces it meanwhile."""
 
     vm_id: UUID
@@ -90,7 +90,7 @@ class Awaited:
     password_ordered: bool
 
 
-async def expect(tx: Transaction, vm_id: UUID, *, password: bool) -> None:
+async def record_first_boot(tx: Transaction, vm_id: UUID, *, password: bool) -> None:
     """Record that Windows was ordered for this machine and its first boot is pending."""
     await forget(tx, vm_id)
     await tx.execute("INSERT INTO windows_setups (vm_id, password_ordered) VALUES ($1, $2)", vm_id, password)
@@ -109,13 +109,13 @@ async def setup_of(queryable: Queryable, vm_id: UUID) -> Setup | None:
     return None if row is None else Setup(**dict(row))
 
 
-async def awaited(queryable: Queryable) -> list[Awaited]:
+async def pending_first_boots(queryable: Queryable) -> list[PendingFirstBoot]:
     """The running machines whose first boot has not been seen to end yet."""
     rows = await queryable.fetch(
         """SELECT vm_id, node_id, ordered_at, password_ordered FROM windows_setups JOIN vms ON vms.id = vm_id
            WHERE booted_at IS NULL AND vms.status = 'running' AND node_id IS NOT NULL AND vms.deleted_at IS NULL"""
     )
-    return [Awaited(**dict(row)) for row in rows]
+    return [PendingFirstBoot(**dict(row)) for row in rows]
 
 
 async def booted(tx: Transaction, vm: MachineRow, ordered_at: datetime, error: str | None) -> None:

@@ -22,7 +22,7 @@ from svc_actors.controller.backups.records import (
     place_of_copy,
     place_of_task,
     store_password,
-    to_forget,
+    superseded_copies,
 )
 from svc_actors.controller.backups.targets import place_at, tell_failed
 from svc_actors.controller.backups.temporary_keys import need_of
@@ -41,7 +41,7 @@ from svc_actors.controller.machines.snapshot_work import SnapshotWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.machines.windows import ACCOUNT, WindowsPasswords
-from svc_actors.controller.tasks.insisting import insist, says_why
+from svc_actors.controller.tasks.insisting import has_node_answer, retry_until_final
 from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
@@ -248,7 +248,7 @@ class MachineWork:
             return refusal.failure is not None or run.node_online
 
         try:
-            return await insist(run, operation, final, step=HOST_STEP)
+            return await retry_until_final(run, operation, final, step=HOST_STEP)
         except LostWithNode:
             await run.log("The node was declared lost: its data of the machine stays there.", level=LogLevel.WARNING)
             return DeleteResult(vm_id=run.task.resource_id, removed_addresses=(), retained_disks=())
@@ -311,7 +311,7 @@ class MachineWork:
             iso=iso,
         )
         span = (50, 100) if fetched or iso else (0, 100)
-        return await insist(run, operation, says_why, step=HOST_STEP, span=span)
+        return await retry_until_final(run, operation, has_node_answer, step=HOST_STEP, span=span)
 
     async def back_up(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)
@@ -319,7 +319,7 @@ class MachineWork:
         # again, the node answers for the first request.
         told = run.task.parameters.get(FORGET)
         if told is None:  # The order was recorded by a release that did not record the copies yet.
-            told = map(str, await to_forget(self._database, vm_id, at))
+            told = map(str, await superseded_copies(self._database, vm_id, at))
         operation = VmBackup(
             vm_id=vm_id,
             copy_id=run.task.id,

@@ -30,7 +30,7 @@ from ipaddress import ip_interface
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.networking.carried import HEARD, require_heard, set_aside
+from svc_actors.controller.networking.carried import HEARD, block_carried, require_heard
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, IPNetwork, address_text, guest_address
 from svc_actors.controller.networking.pool_records import Pool, lock_pool, lock_pools_of, wiring
 from svc_actors.controller.networking.reservations import host_address_alert, refresh_host_reservations
@@ -410,7 +410,7 @@ async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
         "SELECT ip FROM carried_addresses WHERE ip = ANY($1::inet[])",
         [ip_interface(row["text"]).network for row in freed],
     ):
-        await set_aside(tx, [row["ip"] for row in carried])
+        await block_carried(tx, [row["ip"] for row in carried])
     # Such an alert was raised when a host named the address as its own while a machine held it. Looking up the alert by
     # its key costs less than comparing the pool's own reservations at each release.
     by_key = {host_address_alert(row["pool_id"], row["text"]): row["pool_id"] for row in freed}

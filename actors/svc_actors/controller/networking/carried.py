@@ -89,7 +89,7 @@ async def note_carried(
     )
     # Only changes are set aside: a report that repeats the last one locks no pool.
     if gone or new:
-        await set_aside(tx, [row["ip"] for row in (*gone, *new)])
+        await block_carried(tx, [row["ip"] for row in (*gone, *new)])
     return left_out
 
 
@@ -129,10 +129,10 @@ async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = No
         vm_id,
     )
     if gone:
-        await set_aside(tx, [row["ip"] for row in gone])
+        await block_carried(tx, [row["ip"] for row in gone])
 
 
-async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
+async def block_carried(tx: Transaction, addresses: Iterable[object]) -> None:
     """Of these addresses, block those that a host carries and no machine holds, and free those that no host carries any
     longer."""
     # Pools are locked before their addresses are read, in the order of all transactions.
@@ -195,7 +195,7 @@ async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -
             await _claim(tx, vm_id, nic.nic_id, pool, slot, primary=address.primary)
     # Another host may carry an address that the records had for this machine: such an address is then blocked, not
     # free.
-    await set_aside(tx, [row["ip"] for row in given_up])
+    await block_carried(tx, [row["ip"] for row in given_up])
 
 
 def _place(pools: Sequence[Pool], network: IPNetwork) -> tuple[Pool, int]:

@@ -23,7 +23,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import Severity, close_alerts, raise_alert
-from svc_actors.controller.networking.carried import set_aside
+from svc_actors.controller.networking.carried import block_carried
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
 from svc_actors.controller.networking.pool_records import Pool, lock_pool
 from svc_actors.store import Queryable, Record, Transaction
@@ -155,7 +155,7 @@ async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
             hint="Adopt or discard that machine: `svc node orphans`. The address becomes free once no host carries it.",
         )
     await tx.execute("DELETE FROM allocations WHERE pool_id = $1 AND slot = $2", pool.id, slot)
-    await set_aside(tx, [pool.network_at(slot)])
+    await block_carried(tx, [pool.network_at(slot)])
     await settle_arithmetic(tx, pool)
     return pool.text_at(slot)
 

@@ -19,7 +19,13 @@ import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.windows import ACCOUNT, LOST, Awaited, WindowsPasswords, awaited
+from svc_actors.controller.machines.windows import (
+    ACCOUNT,
+    LOST,
+    PendingFirstBoot,
+    WindowsPasswords,
+    pending_first_boots,
+)
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database, LoopAlert, keep_repeating
 from svc_nodeagent.protocol import (
@@ -85,7 +91,7 @@ class WindowsWatch:
             await self._look(nursery)
 
     async def _look(self, nursery: trio.Nursery) -> None:
-        due = await awaited(self._database)
+        due = await pending_first_boots(self._database)
         ids = {each.vm_id for each in due}
         self._resting = {vm_id: rest for vm_id, rest in self._resting.items() if vm_id in ids}
         for each in due:
@@ -94,7 +100,7 @@ class WindowsWatch:
                 self._under_way.add(each.vm_id)
                 nursery.start_soon(self._ask, each)
 
-    async def _ask(self, machine: Awaited) -> None:
+    async def _ask(self, machine: PendingFirstBoot) -> None:
         done = False
         try:
             done = await self._has_booted(machine)
@@ -109,7 +115,7 @@ class WindowsWatch:
                 pause = min(_LONGEST_PAUSE, 2 * self._resting.get(machine.vm_id, (0.0, self._pause / 2))[1])
                 self._resting[machine.vm_id] = (trio.current_time() + pause, pause)
 
-    async def _has_booted(self, machine: Awaited) -> bool:
+    async def _has_booted(self, machine: PendingFirstBoot) -> bool:
         report = await self._query(machine.node_id, VmWindowsReport(vm_id=machine.vm_id))
         if not isinstance(report, WindowsReport) or not report.booted:
             return False
@@ -119,7 +125,7 @@ class WindowsWatch:
         self._passwords.forget(machine.vm_id)
         return True
 
-    async def _set_password(self, machine: Awaited) -> str | None:
+    async def _set_password(self, machine: PendingFirstBoot) -> str | None:
         """Set the password; returns why it was not set, or None. Raises `OperationFailed` for a failure that may
         pass."""
         password = self._passwords.of(machine.vm_id)

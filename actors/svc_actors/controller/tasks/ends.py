@@ -50,7 +50,7 @@ async def store_end(
             log.warning("task.end_not_stored", task_id=str(task.id), op=task.op, error=str(error))
             # A failure because of an outage is not counted, however long the outage is: the same outcome is stored once
             # it is over.
-            if not may_pass(error):
+            if not may_succeed_later(error):
                 failures += 1
             if failures > MOST_CRASHES + 1:
                 raise
@@ -76,7 +76,7 @@ async def _is_open(database: Database, task: Task) -> bool:
     return found is not None and found.status.open
 
 
-def may_pass(error: Exception) -> bool:
+def may_succeed_later(error: Exception) -> bool:
     """Whether the failure says only that the database or the actor is away or slow, so that a repeat may succeed."""
     if isinstance(error, ServiceError):
         return error.code is ErrorCode.UNAVAILABLE

@@ -11,7 +11,7 @@ from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult
 _MOST_GIVEN_UP: Final = 4
 
 
-async def insist(
+async def retry_until_final(
     run: TaskRun,
     operation: NodeOperation,
     final: Callable[[HostRefused], bool],
@@ -35,6 +35,6 @@ async def insist(
         attempt += 1
 
 
-def says_why(refusal: HostRefused) -> bool:
+def has_node_answer(refusal: HostRefused) -> bool:
     """Whether the node has answered and knows what it has done: only then the refusal is final."""
     return refusal.failure not in (None, FailureCode.INTERRUPTED)

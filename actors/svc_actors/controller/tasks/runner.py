@@ -37,7 +37,7 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.controller.tasks.ends import MOST_CRASHES, failed, may_pass, store_end
+from svc_actors.controller.tasks.ends import MOST_CRASHES, failed, may_succeed_later, store_end
 from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import (
     Ending,
@@ -438,7 +438,7 @@ class TaskRunner:
             return failed(error.code, error.message, error.hint)
         except ActorCrashed as crash:
             # The actor's handler exceeded its deadline because the database was slow, so a repeat may succeed.
-            if may_pass(crash):
+            if may_succeed_later(crash):
                 raise
             # The node's report may be one that no actor can handle, and a repeat would report the same. So after three
             # crashes the task fails, before the crashes make the actor refuse other callers' orders.

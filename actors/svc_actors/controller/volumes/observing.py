@@ -24,7 +24,7 @@ from uuid import UUID
 import structlog
 
 from svc_actors.alerts import CustomerNotice, Severity, close_alert, raise_alert
-from svc_actors.controller.said import said_name
+from svc_actors.controller.said import safe_name
 from svc_actors.controller.volumes.records import (
     MOST_KEPT,
     VolumeRow,
@@ -35,7 +35,7 @@ from svc_actors.controller.volumes.records import (
     missing_alert,
     record_finding,
     write_lost,
-    write_sizes_said,
+    write_reported_sizes,
 )
 from svc_actors.controller.volumes.states import Finding, IllegalMove, VolumeState
 from svc_actors.store import Transaction, UniqueViolationError
@@ -90,7 +90,7 @@ async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryRes
                 sizes[volume.id] = size_gib
         elif volume.made and volume.state is not VolumeState.FAILED:
             lost.append(volume)
-    await write_sizes_said(tx, sizes)
+    await write_reported_sizes(tx, sizes)
     await write_lost(tx, lost, "Its node no longer has it.")
     await _tell_of_lost(tx, node_id)
     known = {row["id"] for row in rows}
@@ -244,7 +244,7 @@ async def _record_kept(tx: Transaction, node_id: UUID, disks: Sequence[KeptDisk]
         of_machines[row["vm_id"]] = has + 1
         await keep_disk(
             tx,
-            name=row["machine"] or said_name(row["vm_name"], f"kept-{row['vm_id'].hex[:8]}"),
+            name=row["machine"] or safe_name(row["vm_name"], f"kept-{row['vm_id'].hex[:8]}"),
             project_id=row["project_id"],
             node_id=node_id,
             size_gib=row["gib"],

@@ -207,7 +207,7 @@ async def write_size(tx: Transaction, volume_id: UUID, size_gib: int) -> None:
     )
 
 
-async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> None:
+async def write_reported_sizes(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> None:
     """Set the sizes that the volumes' nodes report, whatever was ordered."""
     if sizes_gib:
         await tx.execute(

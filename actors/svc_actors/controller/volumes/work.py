@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.tasks.insisting import insist, says_why
+from svc_actors.controller.tasks.insisting import has_node_answer, retry_until_final
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,
@@ -109,7 +109,7 @@ class VolumeWork:
 
 
 async def _ask(run: TaskRun, operation: VolumeOperation, *, step: str = _STEP) -> OperationResult:
-    return await insist(run, operation, says_why, step=step)
+    return await retry_until_final(run, operation, has_node_answer, step=step)
 
 
 def _volume(run: TaskRun) -> UUID:

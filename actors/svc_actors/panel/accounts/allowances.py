@@ -111,7 +111,7 @@ def _used_up(plan: str, what: str, allowed: int) -> ServiceError:
 
 
 @dataclass(frozen=True)
-class Use:
+class ResourceUse:
     """What a customer uses of their allowance. `traffic_mib` is that of the current month."""
 
     sites: int
@@ -139,9 +139,9 @@ USE_OF: Final = """
      FROM site_disk_use JOIN sites ON sites.id = site_disk_use.site_id WHERE sites.owner_id = {owner}) AS disk_used,
     (SELECT coalesce(max(ceil(bytes / 1048576.0)), 0)::bigint FROM account_traffic
      WHERE user_id = {owner} AND month = date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS traffic_used"""
-"""The columns of a `Use`; format with an SQL expression for the owner's id."""
+"""The columns of a `ResourceUse`; format with an SQL expression for the owner's id."""
 
 
-async def use_of(queryable: Queryable, owner_id: UUID) -> Use:
+async def use_of(queryable: Queryable, owner_id: UUID) -> ResourceUse:
     row = await queryable.fetchone(f"SELECT {USE_OF.format(owner='$1::uuid')}", owner_id)
-    return Use(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])
+    return ResourceUse(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])

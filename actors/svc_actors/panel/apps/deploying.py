@@ -18,13 +18,13 @@ import trio
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.apps.deploy_keys import deploy_key_for
 from svc_actors.panel.apps.deployments import (
-    let_go,
-    useless_folders,
+    mark_removed,
+    stale_folders,
     write_commit,
     write_ready,
     write_unusable,
 )
-from svc_actors.panel.apps.private_repositories import order_of, speaking
+from svc_actors.panel.apps.private_repositories import order_of, repository_connection
 from svc_actors.panel.apps.records import DEPLOYED
 from svc_actors.panel.apps.site_app import SiteApp
 from svc_actors.panel.files import site_folder
@@ -107,7 +107,7 @@ class AppDeployment:
 
     async def tidy(self, run: JobRun) -> None:
         site = await self._site(run)
-        await run.transact(lambda tx: let_go(tx, site.id))
+        await run.transact(lambda tx: mark_removed(tx, site.id))
         await self._sweep(site)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
@@ -150,7 +150,7 @@ class AppDeployment:
         else:
             key = await deploy_key_for(self._database, site, repository.by_ssh)
             order = order_of(key, self._sealer, site, repository.by_ssh, addresses[0])
-            await speaking(run, order, _FETCH_SECONDS, fetch)
+            await repository_connection(run, order, _FETCH_SECONDS, fetch)
         [commit] = said
         if not is_commit(commit):
             raise unavailable(f"git did not report the commit that it fetched: {commit[:200]}", hint=_AS_IT_WAS)
@@ -221,7 +221,7 @@ class AppDeployment:
     async def _sweep(self, site: SiteRow) -> None:
         """Remove the folders of deployments that can no longer run."""
         folder = site_folder(self._folders, site)
-        useless = await useless_folders(self._database, site.id)
+        useless = await stale_folders(self._database, site.id)
         try:
             listed = await self._files.ask(folder, ListFolder(DEPLOYED, 0, _MOST_LISTED))
         except ServiceError as error:

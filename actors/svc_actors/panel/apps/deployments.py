@@ -146,7 +146,7 @@ async def require_ready(tx: Transaction, app: AppRow, number: int | None) -> int
     return number
 
 
-async def let_go(tx: Transaction, site_id: UUID) -> None:
+async def mark_removed(tx: Transaction, site_id: UUID) -> None:
     """Mark all deployments as removed except the newest few, the running one and the desired one."""
     await tx.execute(
         """UPDATE app_deployments SET status = 'removed'
@@ -160,7 +160,7 @@ async def let_go(tx: Transaction, site_id: UUID) -> None:
     )
 
 
-async def useless_folders(queryable: Queryable, site_id: UUID) -> frozenset[str]:
+async def stale_folders(queryable: Queryable, site_id: UUID) -> frozenset[str]:
     """Names below `releases/` of deployments that can no longer run. All other names there are the owner's."""
     rows = await queryable.fetch(
         "SELECT number FROM app_deployments WHERE site_id = $1 AND status IN ('failed', 'removed')", site_id

@@ -47,7 +47,9 @@ def order_of(key: DeployKey, sealer: Sealer, site: SiteRow, repository: SshRepos
     }
 
 
-async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Callable[[int], Awaitable[None]]) -> None:
+async def repository_connection(
+    run: JobRun, order: dict[str, Any], seconds: float, work: Callable[[int], Awaitable[None]]
+) -> None:
     """Run `work` with a file descriptor that is connected to the repository. Raises what `work` raises; if `work`
     failed because the other host has hung up, raises `unavailable` with that host's message."""
     said: list[ServiceError] = []

@@ -32,7 +32,7 @@ from svc_actors.panel.backups.records import (
     orphans,
     pending_job,
 )
-from svc_actors.panel.backups.repositories import ensure_repository, outlive_site, overstayed, repositories_of
+from svc_actors.panel.backups.repositories import ensure_repository, expired_repositories, repositories_of, set_expiry
 from svc_actors.panel.backups.restore import RestoreWork
 from svc_actors.panel.backups.schedule_records import postpone
 from svc_actors.panel.backups.timing import Frequency, next_run
@@ -136,7 +136,7 @@ class Backups:
         loop reports it, and each round tries again."""
         await forget_old_deletions(self._tools.database)
         failures: list[OSError] = []
-        for repository_id in await overstayed(self._tools.database):
+        for repository_id in await expired_repositories(self._tools.database):
             try:
                 await remove_repository(self._tools, repository_id)
             except OSError as error:
@@ -197,7 +197,7 @@ class Backups:
 
     async def site_removed(self, tx: Transaction, site: SiteRow) -> None:
         """Call it in the transaction that removes the site's record."""
-        await outlive_site(tx, site, KEPT_DAYS)
+        await set_expiry(tx, site, KEPT_DAYS)
         await close_alert(tx, drill_alert(site.id))
 
     async def account_removed(self, owner_id: UUID) -> None:

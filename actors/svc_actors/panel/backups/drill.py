@@ -18,7 +18,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.panel.backups.databases import FOLDER, Dumped, translate_errors
-from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_compared, write_scratch
+from svc_actors.panel.backups.drill_records import end_drill, leftover_scratch, write_compared, write_scratch
 from svc_actors.panel.backups.records import BackupRow, read_backup
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
 from svc_actors.panel.backups.tools import DUMPED, Tools
@@ -136,7 +136,7 @@ class DrillWork:
 
 async def remove_scratch(tools: Tools) -> None:
     """Remove the databases of drills that a kill cut short."""
-    for row in await left_scratch(tools.database):
+    for row in await leftover_scratch(tools.database):
         await _drop(tools, row["job_id"], row["scratch"])
 
 

@@ -155,7 +155,7 @@ async def write_scratch(tx: Transaction, job_id: int, names: list[str]) -> None:
     await tx.execute("UPDATE backup_drills SET scratch = $2 WHERE job_id = $1", job_id, names)
 
 
-async def left_scratch(queryable: Queryable) -> list[Record]:
+async def leftover_scratch(queryable: Queryable) -> list[Record]:
     """The scratch databases of drills that have ended: `job_id` and `scratch`."""
     return await queryable.fetch(
         "SELECT job_id, scratch FROM backup_drills WHERE status <> 'pending' AND scratch <> '{}'"

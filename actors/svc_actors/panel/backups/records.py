@@ -285,7 +285,7 @@ async def adopt_backup(
     )
 
 
-async def count_as_whole(tx: Transaction, repository_id: UUID) -> None:
+async def accept_reduced_backups(tx: Transaction, repository_id: UUID) -> None:
     """Count the site's backups with far fewer files as backups of the usual size from now on."""
     await tx.execute("UPDATE site_backups SET files_before = NULL WHERE repository_id = $1", repository_id)
 
@@ -388,7 +388,7 @@ async def start_deletion(tx: Transaction, backup: BackupRow) -> Job:
     )
 
 
-async def put_back(tx: Transaction, backup_id: UUID) -> None:
+async def cancel_deletion(tx: Transaction, backup_id: UUID) -> None:
     """The deletion was not carried out: restore the backup's former status."""
     await tx.execute("UPDATE site_backups SET status = 'completed' WHERE id = $1 AND status = 'deleting'", backup_id)
 

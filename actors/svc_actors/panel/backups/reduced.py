@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, raise_alert, was_acknowledged
-from svc_actors.panel.backups.records import count_as_whole
+from svc_actors.panel.backups.records import accept_reduced_backups
 from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.store import Queryable, Transaction
 
@@ -36,7 +36,7 @@ async def tell_of_reduced(tx: Transaction, repository: RepositoryRow, files: int
     key = reduced_alert(repository.id)
     if before is None:
         if await was_acknowledged(tx, key):
-            await count_as_whole(tx, repository.id)
+            await accept_reduced_backups(tx, repository.id)
         await close_alert(tx, key)
         return
     message = (

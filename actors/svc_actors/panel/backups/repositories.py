@@ -58,7 +58,7 @@ async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
     return [row["id"] for row in rows]
 
 
-async def overstayed(queryable: Queryable) -> list[UUID]:
+async def expired_repositories(queryable: Queryable) -> list[UUID]:
     """Repositories of deleted sites that were kept for long enough."""
     rows = await queryable.fetch(
         "SELECT id FROM backup_repositories WHERE site_id IS NULL AND kept_until < now() ORDER BY id"
@@ -79,7 +79,7 @@ async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> U
     return repository_id
 
 
-async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
+async def set_expiry(tx: Transaction, site: SiteRow, days: int) -> None:
     """The site is deleted: its backups, if any, stay available to its owner for so many days."""
     await tx.execute(
         """UPDATE backup_repositories

@@ -34,7 +34,7 @@ from svc_webhost.confined_client import ConfinedFiles
 from svc_webhost.restic import Verified
 from svc_webhost.restic.driver import CONTENT, LISTED, TREE
 from svc_webhost.restic.manifest import LEFT_OUT, size_below
-from svc_webhost.tree_switch import hand_in, switch
+from svc_webhost.tree_switch import move_restored, switch
 
 NEW: Final = "new"
 _SAID: Final = {
@@ -175,7 +175,7 @@ class RestoreWork:
         await self._files.ask(folder, FreeSpace())
         name = f"restore-{run.id}"
         restored = self._tree(run) / path
-        await trio.to_thread.run_sync(hand_in, folder.path, folder.uid, restored, TEMPORARY.decode(), name)
+        await trio.to_thread.run_sync(move_restored, folder.path, folder.uid, restored, TEMPORARY.decode(), name)
         await self._files.ask(folder, PlaceRestored(name, path), seconds=_PLACE_SECONDS)
         return f"{path} was restored."
 

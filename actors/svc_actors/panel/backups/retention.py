@@ -11,14 +11,14 @@ from uuid import UUID
 
 
 @dataclass(frozen=True)
-class Keep:
+class RetentionPolicy:
     last: int = 3
     daily: int = 7
     weekly: int = 4
     monthly: int = 3
 
 
-DEFAULT_KEEP: Final = Keep()
+DEFAULT_KEEP: Final = RetentionPolicy()
 """The retention of sites without a schedule."""
 
 _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
@@ -28,7 +28,7 @@ _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
 }
 
 
-def expired(backups: Sequence[tuple[UUID, datetime]], keep: Keep) -> list[UUID]:
+def expired(backups: Sequence[tuple[UUID, datetime]], keep: RetentionPolicy) -> list[UUID]:
     """The backups that no rule keeps."""
     newest_first = sorted(backups, key=lambda backup: backup[1], reverse=True)
     kept = {backup_id for backup_id, _ in newest_first[: max(keep.last, 1)]}

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.panel.backups.repositories import RepositoryRow
-from svc_actors.panel.backups.retention import DEFAULT_KEEP, Keep
+from svc_actors.panel.backups.retention import DEFAULT_KEEP, RetentionPolicy
 from svc_actors.panel.backups.timing import DEFAULT_BACKUPS, DefaultBackups, Frequency, default_time, next_run
 from svc_actors.store import Queryable, Transaction
 
@@ -20,17 +20,23 @@ DEFAULT_OF: Final = f"""coalesce(
 """SQL: the `DefaultBackups` of a customer's new sites; format with an SQL expression for the customer's id."""
 
 
-async def keep_of(queryable: Queryable, repository: RepositoryRow) -> Keep:
+async def keep_of(queryable: Queryable, repository: RepositoryRow) -> RetentionPolicy:
     row = await queryable.fetchrow(
         """SELECT keep_last AS last, keep_daily AS daily, keep_weekly AS weekly, keep_monthly AS monthly
            FROM backup_schedules WHERE site_id = $1""",
         repository.site_id,
     )
-    return DEFAULT_KEEP if row is None else Keep(**dict(row))
+    return DEFAULT_KEEP if row is None else RetentionPolicy(**dict(row))
 
 
 async def write_schedule(
-    tx: Transaction, site_id: UUID, frequency: Frequency, hour: int, weekday: int, keep: Keep, next_run_at: datetime
+    tx: Transaction,
+    site_id: UUID,
+    frequency: Frequency,
+    hour: int,
+    weekday: int,
+    keep: RetentionPolicy,
+    next_run_at: datetime,
 ) -> None:
     await tx.execute(
         """INSERT INTO backup_schedules

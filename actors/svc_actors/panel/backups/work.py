@@ -23,13 +23,13 @@ from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.backups.records import (
     BackupRow,
     backup_of_job,
+    cancel_deletion,
     complete_backup,
     completed,
     completed_by_size,
     delete_backups,
     fail_backup,
     fail_copy,
-    put_back,
 )
 from svc_actors.panel.backups.reduced import reduced_from, tell_of_reduced
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository, remove_repository_row
@@ -260,7 +260,7 @@ class DeletionWork:
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         if job.status is not JobStatus.SUCCEEDED:
-            await put_back(tx, UUID(job.parameters["backup"]))
+            await cancel_deletion(tx, UUID(job.parameters["backup"]))
 
 
 async def remove_repository(tools: Tools, repository_id: UUID) -> None:

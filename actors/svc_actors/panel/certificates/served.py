@@ -22,14 +22,14 @@ HANDSHAKE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Serving:
+class VisitorAddress:
     """This server's address for visitors, as the server itself reaches it."""
 
     address: str
     https_port: int
 
 
-async def compare_served(database: Database, serving: Serving) -> None:
+async def compare_served(database: Database, serving: VisitorAddress) -> None:
     """Check some of the certificates that were not checked since their installation, or for an hour."""
     rows = await database.fetch(
         """
@@ -45,7 +45,7 @@ async def compare_served(database: Database, serving: Serving) -> None:
             nursery.start_soon(_compare, database, serving, row["id"], row["domain"], row["fingerprint"])
 
 
-async def _compare(database: Database, serving: Serving, site_id: UUID, domain: str, fingerprint: str) -> None:
+async def _compare(database: Database, serving: VisitorAddress, site_id: UUID, domain: str, fingerprint: str) -> None:
     seen = await shown_at(serving, domain)
     words = "the handshake failed." if seen is None else f"they get one with the SHA-256 {seen}."
     message = f"Visitors of {domain} do not get the certificate that was installed for it: {words}"
@@ -66,7 +66,7 @@ def served_alert(site_id: UUID) -> str:
     return f"certificate-served:{site_id}"
 
 
-async def shown_at(serving: Serving, name: str) -> str | None:
+async def shown_at(serving: VisitorAddress, name: str) -> str | None:
     """SHA-256, in hex, of the certificate that visitors of `name` are shown; None if the handshake fails."""
     context = ssl.create_default_context()
     # TLS need not verify the certificate: it is compared with the installed one.

@@ -26,7 +26,7 @@ import trio
 
 from svc_actors.acme import Challenges, ChallengeType
 from svc_actors.alerts import set_alert
-from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper, left_out
+from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, IssuingServices, Keeper, left_out
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.panel.certificates.challenge_files import ChallengeFiles
@@ -42,7 +42,7 @@ from svc_actors.panel.certificates.records import (
     site_of_name,
     write_certificate,
 )
-from svc_actors.panel.certificates.served import Serving, compare_served, served_alert
+from svc_actors.panel.certificates.served import VisitorAddress, compare_served, served_alert
 from svc_actors.panel.certificates.zone_proofs import ZoneProofs
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.host_work import finished, soon
@@ -70,7 +70,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
 
 
 @dataclass(frozen=True)
-class Wish:
+class CertificateOptions:
     """How to order a certificate. None keeps the earlier choice; without one, the order is by http-01 and without
     wildcards."""
 
@@ -91,7 +91,7 @@ class SiteCertificates:
         challenges: ChallengeFiles,
         proving: Proving,
         reasons: Reasons,
-        serving: Serving,
+        serving: VisitorAddress,
         settings: AcmeSettings | None,
         tell: Tell,
         open_http: OpenHttp | None = None,
@@ -110,7 +110,7 @@ class SiteCertificates:
         self._not_taken: set[tuple[UUID, datetime]] = set()
         self._asked = trio.Event()
         self._left_out_at = -inf
-        issuing = Issuing(database, sealer, tell)
+        issuing = IssuingServices(database, sealer, tell)
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
 
     @property
@@ -135,7 +135,7 @@ class SiteCertificates:
             await self._look(nursery, trio.CapacityLimiter(AT_ONCE))
 
     async def issue(
-        self, caller: Caller, site: SiteRow, wish: Wish, not_sooner_than: timedelta | None = AFTER_FAILURE
+        self, caller: Caller, site: SiteRow, wish: CertificateOptions, not_sooner_than: timedelta | None = AFTER_FAILURE
     ) -> None:
         """Order a certificate for the site now, or retry now; once issued, it replaces an uploaded one. Raises
         `rate_limited` if the last attempt failed too recently, `invalid` for wildcards that the site cannot have, and

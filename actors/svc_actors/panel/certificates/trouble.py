@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 
-from svc_actors.certificates import Trouble
+from svc_actors.certificates import IssuanceFailure
 from svc_actors.certificates.issuing import Tell
 from svc_actors.panel.certificates.records import site_of_name
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.store import Transaction
 
-TellOwner = Callable[[Transaction, SiteRow, Trouble], Awaitable[None]]
+TellOwner = Callable[[Transaction, SiteRow, IssuanceFailure], Awaitable[None]]
 """Writes the mail to the site's owner."""
 
 
@@ -21,7 +21,7 @@ def telling(tell_owner: TellOwner) -> Tell:
     return partial(_tell, tell_owner)
 
 
-async def _tell(tell_owner: TellOwner, tx: Transaction, trouble: Trouble) -> None:
+async def _tell(tell_owner: TellOwner, tx: Transaction, trouble: IssuanceFailure) -> None:
     site_id = site_of_name(trouble.name)
     site = None if site_id is None else await read_site(tx, site_id)
     if site is None:

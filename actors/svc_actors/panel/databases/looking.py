@@ -16,7 +16,7 @@ _REFUSED: Final = 3
 """The exit status with which the program that reads dumps (`svc_webhost.confined.sql`) refuses a dump."""
 
 
-async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:
+async def check_dump(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:
     """Returns the size of the SQL in bytes, unpacked. Raises `invalid` if the engine could not load the dump: it is not
     SQL, of another engine, without a statement, or truncated. Raises `unavailable`."""
     size = 0

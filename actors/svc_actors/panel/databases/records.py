@@ -227,7 +227,7 @@ async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUse
         await queryable.execute("DELETE FROM database_users WHERE id = $1 AND status = 'deleting'", subject.id)
 
 
-async def make_all_anew(tx: Transaction) -> None:
+async def mark_all_for_rebuild(tx: Transaction) -> None:
     """Have everything created again: for engines that have lost everything, on a server that is being recovered."""
     await tx.execute("UPDATE databases SET status = 'creating', problem = NULL WHERE status = 'active'")
     await tx.execute("UPDATE database_users SET wanted = wanted + 1, problem = NULL")

@@ -2,9 +2,10 @@
 
     exports/<id>.sql.gz   0600 root, removed with its record after a week
 
-An import checks its file first (`look_at`). An import that replaces the content saves the old content before it empties
-the database: after a failure of any kind, the job itself or a later one (`backups.put_back`) loads the saved content
-again. An import that adds to the content restores nothing: that would undo what visitors have written meanwhile.
+An import checks its file first (`check_dump`). An import that replaces the content saves the old content before it
+empties the database: after a failure of any kind, the job itself or a later one (`backups.put_back`) loads the saved
+content again. An import that adds to the content restores nothing: that would undo what visitors have written
+meanwhile.
 
 Invariant: `sweep` removes a file that has no record, or whose export is neither ready nor being made by a job.
 """
@@ -26,7 +27,7 @@ from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
 from svc_actors.panel.backups.databases import translate_errors as translated
 from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.databases.agreeing import SiteDatabases
-from svc_actors.panel.databases.looking import look_at
+from svc_actors.panel.databases.looking import check_dump
 from svc_actors.panel.databases.records import DatabaseRow, read_database
 from svc_actors.panel.databases.states import DatabaseStatus
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue, require_turn
@@ -186,7 +187,7 @@ class DatabaseTransfers:
         row, server = await self._of(run)
         site, source = await self._source(run, row)
         await self._tools.put_back(run, site)
-        size = await look_at(run, server, source, site)
+        size = await check_dump(run, server, source, site)
         with translated():
             held = (await server.sizes([row.name])).get(row.name, 0) if self._replaces(run) else 0
         await self._tools.require_room(

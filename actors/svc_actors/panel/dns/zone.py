@@ -34,7 +34,7 @@ from svc_actors.panel.host_work import HOST_PATIENCE, HostWork, Ordered
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, NewEvent, Transaction, audit, events, service_itself
 from svc_common.errors import conflict, not_found, unavailable
-from svc_webhost.knot import Agreement, Authority, KnotAway, KnotError, NameServer, RecordData, RecordType, Zone
+from svc_webhost.knot import Authority, KnotAway, KnotError, NameServer, RecordData, RecordType, Zone, ZoneOutcome
 
 DEFAULT_TTL: Final = 3_600
 POINTED_TTL: Final = 300
@@ -307,7 +307,7 @@ class DnsZone(Actor):
             return zone
         return await self._agreed(zone, agreement)
 
-    async def _agreed(self, zone: ZoneRow, agreement: Agreement) -> ZoneRow:
+    async def _agreed(self, zone: ZoneRow, agreement: ZoneOutcome) -> ZoneRow:
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow(
                 """UPDATE dns_zones SET served_revision = $3, serial = $4, problem = NULL

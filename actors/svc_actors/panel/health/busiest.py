@@ -40,7 +40,7 @@ _NAMED: Final = 3
 
 
 @dataclass(frozen=True)
-class Changed:
+class UseSample:
     """Resource use of a site now and at the previous look, `seconds` earlier."""
 
     now: SiteUse
@@ -76,7 +76,7 @@ class SiteLooks:
     _before: Mapping[int, SiteUse] = field(default_factory=dict)
     _at: float | None = None
 
-    async def changed(self) -> dict[int, Changed]:
+    async def changed(self) -> dict[int, UseSample]:
         """Sites with running processes, by number. A site seen for the first time counts as unchanged, because its
         control group may be older than this process."""
         now = await trio.to_thread.run_sync(self.vitals.sites)
@@ -85,11 +85,11 @@ class SiteLooks:
         at, before = self._at, self._before
         self._at, self._before = trio.current_time(), {**before, **now}
         seconds = 1.0 if at is None else max(self._at - at, 0.001)
-        return {number: Changed(use, before.get(number, use), seconds) for number, use in now.items()}
+        return {number: UseSample(use, before.get(number, use), seconds) for number, use in now.items()}
 
 
 @dataclass
-class Busiest:
+class TopConsumers:
     """Each method serves one check, once a minute, and returns a sentence with a leading space, or nothing."""
 
     database: Database

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from svc_actors.panel.backups.schedule_records import DEFAULT_OF
-from svc_actors.panel.health.busiest import Busiest
+from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
@@ -83,7 +83,7 @@ class Checks:
     vitals: Vitals
     databases: DatabaseServers
     data: Path
-    busiest: Busiest
+    busiest: TopConsumers
 
     def all(self) -> Mapping[CheckName, Check]:
         return {

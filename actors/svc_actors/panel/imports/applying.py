@@ -40,16 +40,16 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.panel.databases.looking import look_at as look_at_dump
+from svc_actors.panel.databases.looking import check_dump as look_at_dump
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
-from svc_actors.panel.imports.belongings import CALLER, Belongings
+from svc_actors.panel.imports.belongings import CALLER, RelatedImports
 from svc_actors.panel.imports.blocking import blocking_lines
-from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, look_at, lost_rows
-from svc_actors.panel.imports.passwords import aside_passwords, brought_passwords, kept_passwords
+from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, imported_state, lost_rows
+from svc_actors.panel.imports.passwords import imported_password_files, outside_password_files, site_password_files
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
@@ -138,7 +138,7 @@ class ImportApplication:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._rest = Belongings(parts)
+        self._rest = RelatedImports(parts)
         self._database = parts.database
 
     async def make_sites(self, run: JobRun) -> None:
@@ -260,8 +260,8 @@ class ImportApplication:
             "root": str(self._parts.folders.sites / site.account.name),
             "into": STAGED,
             "site": asdict(found),
-            "files": aside_passwords(applied, found) | aside,
-            "private": sorted(kept_passwords(applied, found)),
+            "files": outside_password_files(applied, found) | aside,
+            "private": sorted(site_password_files(applied, found)),
         }
         took: dict[str, Any] = {}
 
@@ -311,7 +311,7 @@ class ImportApplication:
         has accepted them, the site is suspended; returns whether it must be."""
         # The files are judged twice, here and after the settings were changed: lines that were translated into settings
         # no longer block.
-        passwords = brought_passwords(applied, found)
+        passwords = imported_password_files(applied, found)
         site = await self._tell(run, applied, site, passwords)
         parts = self._parts
         blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, STAGED)
@@ -392,7 +392,7 @@ class ImportApplication:
         except DatabaseError as error:
             raise unavailable(str(error)) from error
         await run.log(f"The database {database.name} is now {name}.")
-        came = await look_at(self._parts.tables, name, told.rows)
+        came = await imported_state(self._parts.tables, name, told.rows)
         await run.transact(partial(_came, site.id, database.name, came))
         for line in lost_rows(came):
             await self._rest.note(run, applied, Kind.DATABASE, database.name, line)

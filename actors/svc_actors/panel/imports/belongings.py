@@ -34,7 +34,7 @@ MOST_FILE: Final = 1 << 20
 CALLER: Final = service_itself("import.apply")
 
 
-class Belongings:
+class RelatedImports:
     """Imports tasks, certificates and zones of sites. An item that cannot be imported is named in the outcome and does
     not stop the import."""
 

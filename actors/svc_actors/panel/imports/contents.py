@@ -83,7 +83,7 @@ class Counted:
             await self._run.log(*rest)
 
 
-async def look_at(
+async def imported_state(
     tables: StagedTables, database: DatabaseName, rows: Mapping[str, int | None]
 ) -> dict[str, TableFacts]:
     """The state of these tables right after loading."""

@@ -17,16 +17,16 @@ from svc_webhost.archives.placing import ASIDE, placed_at
 _LEFT_OUT: Final = "its passwords were left out of the import"
 
 
-def kept_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
+def site_password_files(applied: Applied, source: FoundSite) -> dict[str, str]:
     """Password files among the site's own files, as a map from the path in the archive to the place in the site.
     Includes files that protected paths of other sites use."""
     files = {each.file for each in applied.account.passwords if each.file is not None}
     return {file: placed for file in files if (placed := placed_at(source, file)) is not None}
 
 
-def aside_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
+def outside_password_files(applied: Applied, source: FoundSite) -> dict[str, str]:
     """A map as `kept_passwords`, for the needed files that lie elsewhere in the archive."""
-    kept = kept_passwords(applied, source)
+    kept = site_password_files(applied, source)
     needed = {
         each.file: number
         for number, (each, wanted) in enumerate(applied.passwords(source))
@@ -35,9 +35,9 @@ def aside_passwords(applied: Applied, source: FoundSite) -> dict[str, str]:
     return {file: f"{ASIDE}/{number}.htpasswd" for file, number in needed.items()}
 
 
-def brought_passwords(applied: Applied, source: FoundSite) -> dict[str, PasswordsAt | str]:
+def imported_password_files(applied: Applied, source: FoundSite) -> dict[str, PasswordsAt | str]:
     """For each protected path on the old host: where in the site its password file is, or why there is none."""
-    places = aside_passwords(applied, source) | kept_passwords(applied, source)
+    places = outside_password_files(applied, source) | site_password_files(applied, source)
     brought: dict[str, PasswordsAt | str] = {}
     for each, wanted in applied.passwords(source):
         if each.problem is not None or each.file is None or not wanted:

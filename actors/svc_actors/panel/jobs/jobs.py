@@ -57,7 +57,7 @@ StepWork = Callable[[JobRun], Awaitable[None]]
 
 
 @runtime_checkable
-class Ends(Protocol):
+class EndRecorder(Protocol):
     """Work with a method `ended` writes the consequences of a job's end, in the transaction of that end. It is called
     also for a job that was cancelled before it started, or that a restart interrupted. It only writes to the
     database."""
@@ -104,7 +104,7 @@ class Jobs:
         """Register the work of a kind of jobs: the method of `work` with the name of a step does it, given a `JobRun`.
 
         A step fails by raising ServiceError. `seconds` is the deadline of the whole job. `irrevocable` says why such a
-        job cannot be cancelled. See `Ends` for the consequences of its end.
+        job cannot be cancelled. See `EndRecorder` for the consequences of its end.
         """
         if kind in self._kinds:
             raise ValueError(f"jobs of the kind {kind} have their work already")
@@ -229,7 +229,7 @@ class Jobs:
             }
             await emit(tx, WebhookEvent.JOB_FAILED, subject=Subject("job", str(job.id), job.title), data=data)
         kind = self._kinds.get(job.kind)
-        if kind is not None and isinstance(kind.work, Ends):
+        if kind is not None and isinstance(kind.work, EndRecorder):
             try:
                 async with tx.savepoint():
                     await kind.work.ended(tx, job)

@@ -42,7 +42,7 @@ class FoundSite:
 
 
 @dataclass(frozen=True)
-class Opened:
+class DecryptedManifest:
     kept: StoredManifest
     manifest: Manifest
     dump: bytes
@@ -71,7 +71,9 @@ def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
     return there[0]
 
 
-async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifest, recovery_key: str) -> Opened:
+async def open_manifest(
+    remote: Remote, target: TargetRow, stored: StoredManifest, recovery_key: str
+) -> DecryptedManifest:
     """Read and open a manifest. Raises ServiceError if it does not open; then nothing was changed."""
     try:
         data = await remote.read(target, stored.snapshot)
@@ -95,7 +97,7 @@ async def open_manifest(remote: Remote, target: TargetRow, stored: StoredManifes
             hint="Somebody has changed the contents of the target. `svc recover discover` lists the other manifests.",
         )
     require_known(manifest)
-    return Opened(stored, manifest, dump)
+    return DecryptedManifest(stored, manifest, dump)
 
 
 def require_known(manifest: Manifest) -> None:
@@ -110,7 +112,7 @@ def require_known(manifest: Manifest) -> None:
         )
 
 
-async def what_is_here(queryable: Queryable) -> list[str]:
+async def replaced_contents(queryable: Queryable) -> list[str]:
     """In words, what a recovery would replace on this server; empty on a new server."""
     row = await queryable.fetchone(
         """SELECT (SELECT count(*) FROM sites) AS sites, (SELECT count(*) FROM users) AS people,
@@ -120,7 +122,7 @@ async def what_is_here(queryable: Queryable) -> list[str]:
     return [f"{number} {name}" for name, number in row.items() if number]
 
 
-async def look_at_sites(remote: Remote, target: TargetRow, manifest: Manifest) -> list[FoundSite]:
+async def find_site_backups(remote: Remote, target: TargetRow, manifest: Manifest) -> list[FoundSite]:
     """Each site of a manifest, and whether the target holds its newest backup."""
     limit = trio.CapacityLimiter(_AT_ONCE)
     found: dict[UUID, FoundSite] = {}

@@ -171,12 +171,12 @@ async def write_source(tx: Transaction, target_id: UUID, hostname: str, taken_at
     await tx.execute("INSERT INTO recovery_sites (site_id) SELECT id FROM sites")
 
 
-async def write_told(tx: Transaction) -> bool:
+async def mark_reported(tx: Transaction) -> bool:
     """Mark the end of the recovery as reported. False if it was reported already."""
     return bool(await tx.change("UPDATE recovery_source SET told = true WHERE NOT told"))
 
 
-async def is_untold(queryable: Queryable) -> bool:
+async def is_unreported(queryable: Queryable) -> bool:
     """Whether a recovery with sites has not been reported as completed."""
     return bool(
         await queryable.fetchval(

@@ -36,11 +36,11 @@ from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import JobClass, JobError, JobRun, NewJob
 from svc_actors.panel.recovery.records import (
+    mark_reported,
     read_source,
     unfinished,
     write_not_recovered,
     write_recovered,
-    write_told,
 )
 from svc_actors.panel.sites.first_page import first_page
 from svc_actors.panel.sites.records import SiteRow, read_site
@@ -130,7 +130,7 @@ class SitesRecovery:
 
         # Sent only once, even if the job is ordered again: the mark and the event are written in one transaction.
         async def tell(tx: Transaction) -> None:
-            if await write_told(tx):
+            if await mark_reported(tx):
                 await emit(tx, WebhookEvent.RECOVERY_COMPLETED, data={"sites": len(rows)})
 
         await run.transact(tell)

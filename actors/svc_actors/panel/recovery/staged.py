@@ -30,14 +30,14 @@ from pydantic import BaseModel, ConfigDict
 
 from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.targets import AnySettings, LocalSettings, write_target
-from svc_actors.panel.databases.records import make_all_anew
+from svc_actors.panel.databases.records import mark_all_for_rebuild
 from svc_actors.panel.dns.moving import move_addresses
 from svc_actors.panel.jobs import enqueue
 from svc_actors.panel.jobs.records import end_all
 from svc_actors.panel.recovery.manifest import Manifest
 from svc_actors.panel.recovery.records import remove_order, unfinished, write_source
 from svc_actors.panel.recovery.sites import sites_job
-from svc_actors.panel.sites.records import serve_all_anew
+from svc_actors.panel.sites.records import mark_all_unserved
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
     PANEL_SCHEMA,
@@ -175,8 +175,8 @@ async def _begin(
     # The lost server may itself have had an order to become another server.
     await remove_order(tx)
     await write_target(tx, sealer, order.target_id, order.settings, order.secret)
-    await serve_all_anew(tx)
-    await make_all_anew(tx)
+    await mark_all_unserved(tx)
+    await mark_all_for_rebuild(tx)
     moved, left = await move_addresses(tx, manifest.addresses, addresses)
     notes = [f"DNS: {record}" for record in moved]
     notes += [f"DNS: {record} leads to the lost server; this server does not have that address." for record in left]

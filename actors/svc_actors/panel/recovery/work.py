@@ -16,7 +16,7 @@ import trio
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob
-from svc_actors.panel.recovery.discovery import Opened, open_manifest
+from svc_actors.panel.recovery.discovery import DecryptedManifest, open_manifest
 from svc_actors.panel.recovery.records import read_order, remove_order
 from svc_actors.panel.recovery.remote import Remote
 from svc_actors.panel.recovery.staged import Order, Staged
@@ -50,7 +50,7 @@ class RecoveryRun:
     remote: Remote
     data_dir: Path
     reopen: trio.Event
-    _opened: dict[int, tuple[TargetRow, Opened]] = field(default_factory=dict)
+    _opened: dict[int, tuple[TargetRow, DecryptedManifest]] = field(default_factory=dict)
 
     async def read_manifest(self, run: JobRun) -> None:
         order = await read_order(self.database)

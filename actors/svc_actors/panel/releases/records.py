@@ -20,7 +20,7 @@ class RunState(StrEnum):
 
 
 @dataclass(frozen=True)
-class ReleaseLook:
+class ReleaseCheck:
     """`line` is the newest manifest, None if there was none; the other fields are as in the `Look` of packages."""
 
     looked_at: datetime | None
@@ -41,9 +41,9 @@ class ReleaseRun:
     ended_at: datetime | None
 
 
-async def read_look(queryable: Queryable) -> ReleaseLook | None:
+async def read_look(queryable: Queryable) -> ReleaseCheck | None:
     row = await queryable.fetchrow("SELECT looked_at, tried_at, error, line FROM release_looks")
-    return ReleaseLook(**dict(row)) if row is not None else None
+    return ReleaseCheck(**dict(row)) if row is not None else None
 
 
 async def write_look(tx: Transaction, *, line: str | None = None, error: str | None = None) -> None:
@@ -73,7 +73,7 @@ async def write_trial(tx: Transaction, *, job_id: int) -> None:
     await tx.execute("UPDATE release_runs SET state = 'trial' WHERE job_id = $1", job_id)
 
 
-async def write_untried(tx: Transaction, *, job_id: int) -> None:
+async def write_withdrawn(tx: Transaction, *, job_id: int) -> None:
     """The order was withdrawn before the switching program took it."""
     await tx.execute("UPDATE release_runs SET state = 'preparing' WHERE job_id = $1", job_id)
 

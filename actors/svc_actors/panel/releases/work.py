@@ -29,7 +29,7 @@ from svc_actors.panel.releases.records import (
     write_refused,
     write_run,
     write_trial,
-    write_untried,
+    write_withdrawn,
 )
 from svc_actors.panel.releases.sources import FolderSource, Source
 from svc_actors.panel.releases.unpacking import PROGRAM, unpack
@@ -210,7 +210,7 @@ class ReleaseWork:
             await own.begin_switch()
         except ReleaseError as error:
             own.releases.withdraw()
-            await run.transact(partial(write_untried, job_id=run.id))
+            await run.transact(partial(write_withdrawn, job_id=run.id))
             raise unavailable(f"The release was not started: {error}.") from error
 
     async def ended(self, tx: Transaction, job: Job) -> None:

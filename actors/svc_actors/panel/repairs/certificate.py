@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 import trio
 
 from svc_actors.panel.certificates.records import KEY_PURPOSE
-from svc_actors.panel.certificates.served import Serving, shown_at
-from svc_actors.panel.certificates.site_certificates import SiteCertificates, Wish
+from svc_actors.panel.certificates.served import VisitorAddress, shown_at
+from svc_actors.panel.certificates.site_certificates import CertificateOptions, SiteCertificates
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
@@ -49,7 +49,7 @@ class SiteCertificatePart:
         actors: ActorSystem,
         sealer: Sealer,
         files: CertificateFiles,
-        serving: Serving,
+        serving: VisitorAddress,
         certificates: SiteCertificates,
     ) -> None:
         self._database = database
@@ -87,7 +87,7 @@ class SiteCertificatePart:
             await self._of_files(self._files.mend, site, recorded)
             await finished(self._actors.ref(Site, str(site.id)).ask(Site.serve_again))
         if (recorded is None or (recorded.expired and not recorded.uploaded)) and self._certificates.by_acme:
-            await self._certificates.issue(service_itself("site.repair"), site, Wish())
+            await self._certificates.issue(service_itself("site.repair"), site, CertificateOptions())
             raise conflict(
                 f"A certificate for {site.domain} was requested and is not issued yet.",
                 hint="Diagnose the site again in a few minutes; `svc certificate show` shows the progress.",

@@ -314,7 +314,7 @@ class Scheduler:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-async def miss_what_was_due(tx: Transaction, now: datetime) -> None:
+async def record_missed_runs(tx: Transaction, now: datetime) -> None:
     """For a database that has lost its last commits: schedules that look due may have run already, so they are recorded
     as missed. The next start ends runs that look open."""
     rows = await tx.fetch(

@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from svc_actors.panel.sftp.records import open_logins
-from svc_actors.panel.sites.following import whenever_sites_change
+from svc_actors.panel.sites.following import repeat_on_site_changes
 from svc_actors.store import Database, EventLog
 from svc_common.errors import unavailable
 from svc_webhost.sftp import SftpError, SftpServing
@@ -41,4 +41,4 @@ class SftpAccess:
 
     async def run(self) -> None:
         """Run until cancelled. Raises what `agree` raises; the caller starts it again."""
-        await whenever_sites_change(self._events, LOOK_SECONDS, self.agree)
+        await repeat_on_site_changes(self._events, LOOK_SECONDS, self.agree)

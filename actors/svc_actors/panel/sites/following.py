@@ -10,7 +10,7 @@ from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.store import EventLog
 
 
-async def whenever_sites_change(events: EventLog, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+async def repeat_on_site_changes(events: EventLog, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
     """Run `work` now, after each change of a site, and after as many `seconds` without one; until cancelled. Raises
     what `work` raises; the caller starts it again."""
     async with events.subscribe(None) as changes:

@@ -165,7 +165,7 @@ async def announce(tx: Transaction, site: SiteRow, status: str, reason: str | No
     )
 
 
-async def serve_all_anew(tx: Transaction) -> None:
+async def mark_all_unserved(tx: Transaction) -> None:
     """Have all sites served anew, on a server that was lost and is being recovered: no site is served yet, and
     deletions that were under way have stopped half-way."""
     await tx.execute("UPDATE sites SET wanted = wanted + 1")

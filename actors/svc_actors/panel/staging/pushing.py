@@ -44,7 +44,7 @@ from svc_actors.panel.staging.records import StagingRow, pair_of, read_staging, 
 from svc_actors.panel.staging.selection import Choice, SiteContents
 from svc_actors.panel.staging.states import StagingEnd
 from svc_actors.panel.staging.tools import Tools, translate_errors
-from svc_actors.panel.staging.undoing import JOURNAL, Undoing, new_database, old_database, top_of
+from svc_actors.panel.staging.undoing import JOURNAL, PushRollback, new_database, old_database, top_of
 from svc_actors.panel.wordpress.records import wordpress_site
 from svc_actors.runtime import DeliveryError
 from svc_actors.store import Transaction, service_itself
@@ -127,7 +127,7 @@ def refuse(preview: PushPreview, chosen: Choice, *, accept_drift: bool) -> tuple
 class StagingPush:
     """The work of the job, which belongs to the live site."""
 
-    def __init__(self, tools: Tools, undoing: Undoing, back_up: BackUp, tasks: SiteTasks) -> None:
+    def __init__(self, tools: Tools, undoing: PushRollback, back_up: BackUp, tasks: SiteTasks) -> None:
         self._tools = tools
         self._undoing = undoing
         self._back_up = back_up

@@ -77,7 +77,7 @@ async def read_staging(queryable: Queryable, site_id: UUID) -> StagingRow | None
     return None if row is None else _as_row(row)
 
 
-async def waiting_to_be_undone(queryable: Queryable) -> list[StagingRow]:
+async def pending_undos(queryable: Queryable) -> list[StagingRow]:
     """Copies whose last push could not be undone yet."""
     return [_as_row(row) for row in await queryable.fetch(f"SELECT {_COLUMNS} FROM stagings WHERE status = 'undoing'")]
 

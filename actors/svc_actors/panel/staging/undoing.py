@@ -35,8 +35,8 @@ from svc_actors.panel.sites.records import SiteRow, change_record, read_site
 from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.staging.records import (
     StagingRow,
+    pending_undos,
     read_staging,
-    waiting_to_be_undone,
     was_pushed,
     write_move,
 )
@@ -47,7 +47,7 @@ from svc_actors.store import Transaction, service_itself
 from svc_common.errors import ServiceError, unavailable
 from svc_webhost.databases import DatabaseName
 from svc_webhost.staging import trees
-from svc_webhost.tree_switch import take_back
+from svc_webhost.tree_switch import revert_switch
 
 JOURNAL: Final = "push.json"
 MERGED: Final = "merged"
@@ -73,7 +73,7 @@ def top_of(folder: Path, below: str) -> Path:
     return folder / (below or "top")
 
 
-class Undoing:
+class PushRollback:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
@@ -126,7 +126,7 @@ class Undoing:
                         live = DatabaseName(journal["database"])
                         undone = await tools.tables.swap_back(live, new, old, journal["tables"])
                 for below in (trees.CONTENT, ""):
-                    undone |= await trio.to_thread.run_sync(take_back, top_of(folder, below))
+                    undone |= await trio.to_thread.run_sync(revert_switch, top_of(folder, below))
                 # Only uploads that were written after the journal are merged back: the others in the new folder are the
                 # copy's.
                 since = os.stat(folder / JOURNAL).st_mtime_ns
@@ -142,7 +142,7 @@ class Undoing:
 
     async def _release(self) -> None:
         """Let other jobs start on sites whose pushes have been undone."""
-        for staging in await waiting_to_be_undone(self._tools.database):
+        for staging in await pending_undos(self._tools.database):
             if not self._tools.folder(staging.job_id).exists():
                 await self._tools.database.transact(partial(_undone, staging=staging))
 

@@ -26,7 +26,7 @@ class Wanted(StrEnum):
 
 
 @dataclass(frozen=True)
-class Look:
+class UpdateCheck:
     """`looked_at`: when the lists were fetched last. `error`: why the last attempt, at `tried_at`, did not fetch them.
     `failing_since`: all attempts since then have failed."""
 
@@ -57,12 +57,12 @@ async def write_mode(tx: Transaction, mode: UpdateMode) -> None:
     )
 
 
-async def read_look(queryable: Queryable) -> Look | None:
+async def read_look(queryable: Queryable) -> UpdateCheck | None:
     row = await queryable.fetchrow("SELECT looked_at, tried_at, error, failing_since FROM update_looks")
-    return Look(**dict(row)) if row is not None else None
+    return UpdateCheck(**dict(row)) if row is not None else None
 
 
-async def write_look(tx: Transaction, *, error: str | None = None) -> Look:
+async def write_look(tx: Transaction, *, error: str | None = None) -> UpdateCheck:
     row = await tx.fetchone(
         """INSERT INTO update_looks (looked_at, error, failing_since)
            VALUES (CASE WHEN $1::text IS NULL THEN now() END, $1, CASE WHEN $1::text IS NOT NULL THEN now() END)
@@ -73,7 +73,7 @@ async def write_look(tx: Transaction, *, error: str | None = None) -> Look:
            RETURNING looked_at, tried_at, error, failing_since""",
         error,
     )
-    return Look(**dict(row))
+    return UpdateCheck(**dict(row))
 
 
 async def write_plan(tx: Transaction, *, job_id: int, planned: Sequence[PackageUpdate]) -> None:

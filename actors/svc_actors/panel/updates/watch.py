@@ -13,7 +13,7 @@ ROUND_SECONDS: Final = 600.0
 EVERY: Final = timedelta(hours=24)
 
 
-async def look_daily(database: Database) -> None:
+async def check_daily(database: Database) -> None:
     """One round: queue the job that is due. A failed attempt counts, so the next one is a day later."""
 
     async def work(tx: Transaction) -> None:

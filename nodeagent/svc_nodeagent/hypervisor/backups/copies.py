@@ -32,7 +32,7 @@ from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.bases import Base, DiskBase, key_of, read_base, remove_base, write_base
 from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
 from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Snapshot, StoreListing
-from svc_nodeagent.hypervisor.backups.copying import DiskCopy, Since
+from svc_nodeagent.hypervisor.backups.copying import DiskCopy, ParentCopy
 from svc_nodeagent.hypervisor.backups.nbd import connect_nbd
 from svc_nodeagent.hypervisor.backups.reading import end_job, remove_scratch, serve_disk, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
@@ -116,7 +116,7 @@ class MachineBackups:
         # just been removed, so it cannot be used.
         if base is not None and base.copy_id == copy_id:
             base = None
-        since = None if base is None else Since(base.copy_id, _to_stand_on(base, record, there))
+        since = None if base is None else ParentCopy(base.copy_id, _to_stand_on(base, record, there))
         made = await DiskCopy(record, self._guests, self._folders, store, copy_id, since, report).run()
         if made.state is not None:
             async with store.writer(copy_id, platform_state.PACKED) as sink:
@@ -246,7 +246,7 @@ class MachineBackups:
         the machine has none afterwards."""
         record = await self._record(vm_id)
         if state is not None:
-            await in_thread(platform_state.put_back, self._folders, vm_id, state)
+            await in_thread(platform_state.restore_state, self._folders, vm_id, state)
         elif platform == PLAIN:
             await in_thread(platform_state.remove, self._folders, vm_id)
         if platform != record.platform:

@@ -28,9 +28,9 @@ from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.backups.bases import DiskBase
 from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, blocks_touched, span_of
-from svc_nodeagent.hypervisor.backups.live_reading import disk_wait_seconds, live_of, unread
+from svc_nodeagent.hypervisor.backups.live_reading import changed_bytes, disk_wait_seconds, live_of
 from svc_nodeagent.hypervisor.backups.nbd import connect_nbd, content
-from svc_nodeagent.hypervisor.backups.pace import Pace
+from svc_nodeagent.hypervisor.backups.pace import BackupThrottle
 from svc_nodeagent.hypervisor.backups.reading import DiskSnapshot, open_disk_snapshot
 from svc_nodeagent.hypervisor.backups.store import MachineStore
 from svc_nodeagent.hypervisor.backups.streams import (
@@ -57,7 +57,7 @@ Take = Callable[[int, int, bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Since:
+class ParentCopy:
     """The copy that the new one may be based on, as the node remembers it."""
 
     copy_id: UUID
@@ -84,7 +84,7 @@ class DiskCopy:
         folders: Folders,
         store: MachineStore,
         copy_id: UUID,
-        since: Since | None,
+        since: ParentCopy | None,
         report: Report,
     ) -> None:
         self._record, self._guests, self._folders = record, guests, folders
@@ -114,7 +114,7 @@ class DiskCopy:
         return copied
 
     async def _read_running(self, copied: CopyResult, base: dict[int, str], streams: AsyncExitStack) -> None:
-        paced = _Paced(self._to_stream, Pace(self._waited))
+        paced = _Paced(self._to_stream, BackupThrottle(self._waited))
         # `keep`: the base's own bitmaps stay until the copy is stored, so that a failed backup can be repeated with the
         # same base.
         marks, left, keep = base, await self._unread(base), frozenset(base.values())
@@ -206,7 +206,7 @@ class DiskCopy:
         await self._streams[index].take(number, block)
 
     async def _unread(self, since: Mapping[int, str]) -> int | None:
-        return await unread(self._record.vm_id, self._guests, self._paths, since)
+        return await changed_bytes(self._record.vm_id, self._guests, self._paths, since)
 
     async def _waited(self) -> float | None:
         return await disk_wait_seconds(self._record.vm_id, self._guests, self._paths)
@@ -215,7 +215,7 @@ class DiskCopy:
 class _Paced:
     """Passes blocks on, and rests as long as the guest's disk requires."""
 
-    def __init__(self, take: Take, pace: Pace) -> None:
+    def __init__(self, take: Take, pace: BackupThrottle) -> None:
         self._take, self._pace = take, pace
         self._rested_at = trio.current_time()
 

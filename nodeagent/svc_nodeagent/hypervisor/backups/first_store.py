@@ -13,30 +13,30 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way
+from svc_nodeagent.hypervisor.backups.places import RemotePlace, ResticAccess
 from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import ProgramFailed
 
 
 @dataclass(frozen=True)
-class OnThisNode:
+class LocalPlace:
     folder: Path
 
     @asynccontextmanager
-    async def reached(self) -> AsyncIterator[Way]:
-        yield Way(str(self.folder))
+    async def reached(self) -> AsyncIterator[ResticAccess]:
+        yield ResticAccess(str(self.folder))
 
     def failure(self, failed: ProgramFailed) -> ProgramFailed:
         return failed
 
 
 @asynccontextmanager
-async def folder_for_a_store() -> AsyncIterator[OnThisNode]:
+async def folder_for_a_store() -> AsyncIterator[LocalPlace]:
     with tempfile.TemporaryDirectory(prefix="svc-store-") as folder:
-        yield OnThisNode(Path(folder) / "store")
+        yield LocalPlace(Path(folder) / "store")
 
 
-async def send_first_files(store: OnThisNode, place: Elsewhere) -> None:
+async def send_first_files(store: LocalPlace, place: RemotePlace) -> None:
     """Send the file `key`, and then the file `config`. Raises `HostError`."""
     # `config` is written last, because its existence makes the folder a repository: one without a key could neither be
     # opened nor created again.

@@ -71,7 +71,7 @@ async def _shown(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], address
     return {index: (address, name) for index, name in names.items()}
 
 
-async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: Mapping[int, str]) -> int | None:
+async def changed_bytes(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: Mapping[int, str]) -> int | None:
     """How many bytes were written since these marks, and are still to be read; None if that is not known for every
     disk."""
 

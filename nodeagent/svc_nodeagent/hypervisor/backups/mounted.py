@@ -27,7 +27,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import mounted_tree
-from svc_nodeagent.hypervisor.backups.places import Way, is_full
+from svc_nodeagent.hypervisor.backups.places import ResticAccess, is_full
 from svc_nodeagent.hypervisor.backups.running import program
 from svc_nodeagent.hypervisor.programs import ProgramFailed
 from svc_nodeagent.protocol import FailureCode
@@ -71,8 +71,8 @@ class MountedTarget:
         return self.folder / str(self.vm_id)
 
     @asynccontextmanager
-    async def reached(self) -> AsyncIterator[Way]:
-        yield Way(mounted_tree.REPOSITORY, through=self._command("run"))
+    async def reached(self) -> AsyncIterator[ResticAccess]:
+        yield ResticAccess(mounted_tree.REPOSITORY, through=self._command("run"))
 
     async def look(self, patience: float = LOOK_SECONDS) -> TargetState:
         """Raises `HostError` if there is no target (conflict), or if it does not answer for `patience` seconds."""

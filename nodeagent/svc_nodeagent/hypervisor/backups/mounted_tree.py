@@ -61,7 +61,7 @@ _MOST_SET_ASIDE = 1_000
 _MOST_MEMORY = 256 * 1024 * 1024
 
 
-class StrangeError(Exception):
+class InvalidStoreError(Exception):
     """A part of the store is not what it should be; nothing was done beyond this part."""
 
 
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
                     _remove_unfinished(repository)
             case "remove":
                 _remove(target, store)
-    except StrangeError as error:
+    except InvalidStoreError as error:
         sys.stderr.write(str(error))
         return STRANGE
     return 0
@@ -133,7 +133,7 @@ def _look(target: int, store: str) -> dict[str, bool]:
         except FileNotFoundError:
             return {"there": False, "locked": False}
         if not stat.S_ISREG(config.st_mode):
-            raise StrangeError(f"{_CONFIG} is no regular file")
+            raise InvalidStoreError(f"{_CONFIG} is no regular file")
         # All folders are opened although only `locks` is read: if one is a link, it is refused here, before restic
         # follows it.
         locked = False
@@ -206,7 +206,7 @@ def _fault(entry: Entry, share: int, shares: int) -> str | None:
         return None if _digest(entry) == entry.name else "its content is not what its name says"
     except FileNotFoundError:
         return None
-    except StrangeError as error:
+    except InvalidStoreError as error:
         return str(error)
 
 
@@ -216,9 +216,9 @@ def _digest(entry: Entry) -> str:
     try:
         there = os.fstat(seen)
         if not stat.S_ISREG(there.st_mode):
-            raise StrangeError("it is no regular file")
+            raise InvalidStoreError("it is no regular file")
         if there.st_size > _MOST_FILE_BYTES:
-            raise StrangeError(f"it has {there.st_size} bytes, more than any file of data")
+            raise InvalidStoreError(f"it has {there.st_size} bytes, more than any file of data")
         with open(f"/proc/self/fd/{seen}", "rb", buffering=0) as file:
             # The size checked above is only that of one moment: a file to which somebody writes while it is read could
             # go on for ever.
@@ -226,7 +226,7 @@ def _digest(entry: Entry) -> str:
                 digest.update(piece)
                 read += len(piece)
                 if read > _MOST_FILE_BYTES:
-                    raise StrangeError("it grows while it is read")
+                    raise InvalidStoreError("it grows while it is read")
                 if read % _SAY_BYTES == 0:
                     sys.stdout.write(".\n")
                     sys.stdout.flush()
@@ -241,7 +241,7 @@ def _set_aside(repository: int, entry: Entry) -> None:
         os.mkdir(_DAMAGED, 0o700, dir_fd=repository)
     with _folder(_DAMAGED, repository) as damaged:
         if damaged is None:
-            raise StrangeError(f"{_DAMAGED} went away")
+            raise InvalidStoreError(f"{_DAMAGED} went away")
         name = entry.name
         try:
             os.stat(name, dir_fd=damaged, follow_symlinks=False)
@@ -306,14 +306,14 @@ def _unlinked(name: str, folder: int | None) -> bool:
 def _repository(target: int, store: str) -> Iterator[int]:
     with _folder(store, target) as repository:
         if repository is None:
-            raise StrangeError("it is not there")
+            raise InvalidStoreError("it is not there")
         yield repository
 
 
 @contextmanager
 def _folder(name: str, within: int) -> Iterator[int | None]:
-    """A folder, opened without following a link; None if there is none. Raises `StrangeError` if the name is something
-    else."""
+    """A folder, opened without following a link; None if there is none. Raises `InvalidStoreError` if the name is
+    something else."""
     try:
         folder = os.open(name, _FOLDER, dir_fd=within)
     except FileNotFoundError:
@@ -324,7 +324,7 @@ def _folder(name: str, within: int) -> Iterator[int | None]:
         # ESTALE).
         if stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
             raise
-        raise StrangeError(f"{name} is no folder") from error
+        raise InvalidStoreError(f"{name} is no folder") from error
     try:
         yield folder
     finally:

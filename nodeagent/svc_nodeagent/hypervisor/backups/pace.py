@@ -29,7 +29,7 @@ Waited = Callable[[], Awaitable[float | None]]
 """Returns the total number of seconds for which the guest's requests have waited; None if it is not known."""
 
 
-class Pace:
+class BackupThrottle:
     """`waited` is called four times a second. The guest counts as busy until `waited` has returned two values, and
     while it returns none."""
 

@@ -67,7 +67,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Way:
+class ResticAccess:
     """How restic reaches a store: its location, options and environment."""
 
     location: str
@@ -78,7 +78,7 @@ class Way:
 
 
 class Place(Protocol):
-    def reached(self) -> AbstractAsyncContextManager[Way]:
+    def reached(self) -> AbstractAsyncContextManager[ResticAccess]:
         """Have the place ready for the length of the block. Raises `HostError` if the place is not there."""
         ...
 
@@ -88,12 +88,12 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemotePlace:
     place: BackupPlace
     vm_id: UUID
 
     @asynccontextmanager
-    async def reached(self) -> AsyncIterator[Way]:
+    async def reached(self) -> AsyncIterator[ResticAccess]:
         match self.place:
             case SftpPlace() as sftp:
                 with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
@@ -103,7 +103,7 @@ class Elsewhere:
                     await self._require_session(ssh)
                     command = shlex.join(ssh)
                     location = f"sftp:{sftp.user}@{sftp.host}:{sftp.path}/{self.vm_id}"
-                    yield Way(location, ("-o", f"sftp.command={command}"))
+                    yield ResticAccess(location, ("-o", f"sftp.command={command}"))
             case BucketPlace() as s3:
                 await self._require_answer(s3)
                 parts = (s3.endpoint, s3.bucket, s3.prefix, str(self.vm_id))
@@ -111,7 +111,7 @@ class Elsewhere:
                 if s3.session_token is not None:
                     environment["AWS_SESSION_TOKEN"] = s3.session_token
                 options = ("-o", f"s3.region={s3.region}")
-                yield Way(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
+                yield ResticAccess(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
 
     async def remove_unfinished(self) -> None:
         """Remove what restic was writing by SFTP when it was killed: neither its unlock nor its prune knows such files,
@@ -239,7 +239,7 @@ class Elsewhere:
 _LEFT: Final = "The existing backups were not changed. Check the target; the next backup continues there."
 
 
-def without_region(way: Way) -> Way:
+def without_region(way: ResticAccess) -> ResticAccess:
     """restic asks S3 by HEAD, whose answers have no text: a missing bucket looks like an empty one, which `init` would
     create, and a wrong key like any other refusal. If restic is not given a region, it first asks for the region, by
     GET, and the answer to that says why."""

@@ -104,7 +104,7 @@ async def program(
 
 
 @asynccontextmanager
-async def fed(
+async def program_with_input(
     command: Sequence[str | Path],
     environment: dict[str, str] = ENVIRONMENT,
     *,

@@ -30,10 +30,10 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.chains import NOTE, Snapshot, StoreListing, parse_listing, tags_of, tags_of_note
-from svc_nodeagent.hypervisor.backups.first_store import OnThisNode, folder_for_a_store, send_first_files
+from svc_nodeagent.hypervisor.backups.first_store import LocalPlace, folder_for_a_store, send_first_files
 from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, MountedTarget
-from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way, without_region
-from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
+from svc_nodeagent.hypervisor.backups.places import RemotePlace, ResticAccess, without_region
+from svc_nodeagent.hypervisor.backups.running import Errors, program, program_with_input
 from svc_nodeagent.hypervisor.backups.verification import SHARES
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 from svc_nodeagent.protocol import BackupPlace, FailureCode
@@ -76,7 +76,7 @@ class Sink:
 
 
 class MachineStore:
-    def __init__(self, place: MountedTarget | Elsewhere | OnThisNode, password: str) -> None:
+    def __init__(self, place: MountedTarget | RemotePlace | LocalPlace, password: str) -> None:
         self._place = place
         self._environment = ENVIRONMENT | {
             "RESTIC_PASSWORD": password,
@@ -90,7 +90,7 @@ class MachineStore:
         _require_programs()
         if await self._asked("unlock") is not None:
             return
-        if not isinstance(self._place, Elsewhere) or not self._place.is_bound:
+        if not isinstance(self._place, RemotePlace) or not self._place.is_bound:
             await self._run("init", timeout=LOOK_SECONDS)
             return
         # With a key that opens only one machine's folder, `init` fails, so the repository is created here first: see
@@ -130,7 +130,7 @@ class MachineStore:
         with Errors() as told, Errors() as errors, self._in_its_terms(), self._patience(errors) as patience:
             async with self._place.reached() as way:
                 command, environment = self._command(way, arguments)
-                feeding = fed(
+                feeding = program_with_input(
                     command,
                     environment,
                     stdout=told.file.fileno(),
@@ -207,7 +207,7 @@ class MachineStore:
     async def prune(self) -> bool:
         """Remove the bytes that no snapshot needs, including those of interrupted copies. False if the target has lost
         something that a snapshot needs; then nothing is removed."""
-        if not isinstance(self._place, OnThisNode):
+        if not isinstance(self._place, LocalPlace):
             # Done first: on a full target there may otherwise be no room for restic's lock.
             await self._place.remove_unfinished()
         try:
@@ -261,7 +261,7 @@ class MachineStore:
             if arguments == ("unlock",) and not look.locked:
                 return b""
             return await self._run(*arguments, timeout=LOOK_SECONDS)
-        assert isinstance(self._place, Elsewhere)
+        assert isinstance(self._place, RemotePlace)
         try:
             return await self._run(*arguments, timeout=LOOK_SECONDS, in_its_terms=False)
         except ProgramFailed as failed:
@@ -295,14 +295,14 @@ class MachineStore:
                         output += piece
                         if len(output) > MOST_OUTPUT:
                             raise HostError(
-                                FailureCode.TARGET if isinstance(self._place, Elsewhere) else FailureCode.HOST,
+                                FailureCode.TARGET if isinstance(self._place, RemotePlace) else FailureCode.HOST,
                                 f"restic {arguments[0]} printed more than {MOST_OUTPUT // 1024**2} MiB about the "
                                 "target and was stopped; the existing backups were not changed.",
                                 "Check the target: it has more than this node has stored there.",
                             )
         if deadline.cancelled_caught:
             # The silence of a mounted target is noticed by its helper; here restic itself has taken too long.
-            if isinstance(self._place, Elsewhere):
+            if isinstance(self._place, RemotePlace):
                 raise self._place.failed(f"did not answer within {timeout:g} s (restic {arguments[0]})")
             raise HostError(FailureCode.TIMED_OUT, f"restic {arguments[0]} did not end within {timeout:g} s.")
         return bytes(output)
@@ -326,11 +326,11 @@ class MachineStore:
             finally:
                 said = errors.last()
         if scope.cancelled_caught:
-            if isinstance(self._place, Elsewhere):
+            if isinstance(self._place, RemotePlace):
                 raise self._place.failure(ProgramFailed(_RESTIC, 0, said or "it made no progress"))
             raise HostError(FailureCode.TIMED_OUT, f"The target made no progress for {STALLED_SECONDS:g} s.")
 
-    def _command(self, way: Way, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    def _command(self, way: ResticAccess, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         command = [*way.through, _RESTIC, "--no-cache", "--repo", way.location, *way.options, *arguments]
         return command, self._environment | way.environment
 
@@ -353,7 +353,7 @@ class _Source(trio.abc.ReceiveStream):
 
 def store_at(folder: Path, vm_id: UUID, password: str, place: BackupPlace | None) -> MachineStore:
     """`folder` is `backups/machines`; `place` is the operation's."""
-    return MachineStore(MountedTarget(folder, vm_id) if place is None else Elsewhere(place, vm_id), password)
+    return MachineStore(MountedTarget(folder, vm_id) if place is None else RemotePlace(place, vm_id), password)
 
 
 def missing_programs() -> list[str]:
@@ -369,11 +369,11 @@ def _require_programs() -> None:
         )
 
 
-def _named(place: MountedTarget | Elsewhere | OnThisNode) -> str:
+def _named(place: MountedTarget | RemotePlace | LocalPlace) -> str:
     match place:
-        case MountedTarget(path=path) | OnThisNode(folder=path):
+        case MountedTarget(path=path) | LocalPlace(folder=path):
             return str(path)
-        case Elsewhere(place=elsewhere, vm_id=vm_id):
+        case RemotePlace(place=elsewhere, vm_id=vm_id):
             return f"{elsewhere.name}: {vm_id}"
 
 

@@ -45,8 +45,8 @@ from svc_nodeagent.hypervisor.network.plan import (
 )
 from svc_nodeagent.hypervisor.network.probe import Probe
 from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, set_rate
-from svc_nodeagent.hypervisor.network.restoring import LeftOut, close, refusal_of
-from svc_nodeagent.hypervisor.network.roads import RoadMap, spare
+from svc_nodeagent.hypervisor.network.restoring import RefusedMachines, close, refusal_of
+from svc_nodeagent.hypervisor.network.roads import ProtectedAddressFinder, require_unprotected_addresses
 from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import (
     FailureCode,
@@ -99,7 +99,7 @@ class HostNetwork:
     ) -> None:
         self._naming = naming
         self._uplink = uplink
-        self._road_map = RoadMap(naming, controller)
+        self._protected = ProtectedAddressFinder(naming, controller)
         self._before_removal = before_removal
         self._networks = dict(networks)
         self._traces: dict[UUID, tuple[TapPlan, ...]] = {}
@@ -323,8 +323,8 @@ class HostNetwork:
 
     async def _spare_roads(self, vm_id: UUID, wanted: tuple[TapPlan, ...]) -> None:
         recorded = self._networks.get(vm_id)
-        roads = await self._road_map.roads()
-        spare(roads.all(), wanted, networks_of(recorded) if recorded is not None else ())
+        protected = await self._protected.find()
+        require_unprotected_addresses(protected.all(), wanted, networks_of(recorded) if recorded is not None else ())
 
     async def _leave_unsettled(self, vm_id: UUID) -> None:
         """Mark a machine as unsettled: only its own part of the host's network is unknown, unless a table of ours is
@@ -387,7 +387,7 @@ class HostNetwork:
     async def _open(self, wanted: Sequence[TapPlan], seen: Mapping[str, SeenTap]) -> None:
         if any(tap.bridge is None for tap in wanted):
             taps.forward(ipv6=any(tap.ipv6 and tap.bridge is None for tap in wanted))
-        taps.silence(wanted)
+        taps.disable_host_ipv6(wanted)
         await taps.change(taps.plugs(wanted, dict(seen)))
         for tap in wanted:
             await taps.set_vlan(tap)
@@ -409,14 +409,14 @@ class HostNetwork:
         self._forget()
         planned: dict[UUID, tuple[TapPlan, ...]] = {}
         refused: list[HostError] = []
-        kept_roads = await self._road_map.roads()
+        protected = await self._protected.find()
         for vm_id, network in sorted(self._networks.items()):
             try:
                 tap_plans = plan(vm_id, network, self._naming, self._uplink)
                 # A new network must not have a gateway that is an address of this host. A recorded network with such a
                 # gateway has worked here until now, and a running machine is not cut off for it. So only `elsewhere` is
                 # spared here.
-                spare(kept_roads.elsewhere, tap_plans, networks_of(network))
+                require_unprotected_addresses(protected.elsewhere, tap_plans, networks_of(network))
                 self._holders.claim(vm_id, networks_of(network))
             except HostError as error:
                 refused.append(error)
@@ -428,7 +428,7 @@ class HostNetwork:
                     refused.append(error)  # the rest of the machine's network is kept until the bridge is back
         seen = await taps.seen_taps(self._naming)
         devices = {tap.device for tap_plans in planned.values() for tap in tap_plans}
-        left_out = LeftOut(planned, refused, self._naming)
+        left_out = RefusedMachines(planned, refused, self._naming)
 
         async def make(wanted: Sequence[TapPlan], seen: dict[str, SeenTap]) -> None:
             await taps.create_taps(wanted, seen, self._naming)
@@ -449,7 +449,7 @@ class HostNetwork:
         # tables with the same filters stand in.
         wanted = left_out.others()
         if any(ruleset.is_ours(family, name, self._naming) for family, name in there):
-            await nft.load(ruleset.standing_in(wanted, self._naming, bridged=bridged))
+            await nft.load(ruleset.stand_in_tables(wanted, self._naming, bridged=bridged))
             fault_point("restore.held")
         commands = ruleset.fresh(self._naming, bridged=bridged)
         if not bridged and ("bridge", self._naming.table) in there:
@@ -457,7 +457,7 @@ class HostNetwork:
         commands += ruleset.change((), wanted, self._naming, counted=counted)
         await nft.load(commands)
         fault_point("restore.rules")
-        await nft.load(ruleset.without_stand_in(self._naming, await nft.list_tables()))
+        await nft.load(ruleset.remove_stand_in_tables(self._naming, await nft.list_tables()))
         await left_out.each(self._open, seen)
         fault_point("restore.routes")
         rated = await rated_devices(self._naming)

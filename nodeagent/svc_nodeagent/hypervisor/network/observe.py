@@ -64,7 +64,7 @@ class Listing:
 
     def let_in(self, table: str, device: str) -> frozenset[NetworkAddress]:
         """The networks from which a tap's guard accepts packets of the guest."""
-        return let_in(self.rules.get((guard.FAMILY, table, device), ()))
+        return allowed_sources(self.rules.get((guard.FAMILY, table, device), ()))
 
 
 class Reference:
@@ -202,7 +202,7 @@ def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, b
     )
 
 
-def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
+def allowed_sources(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
     """The networks from which a guard's rules let a guest send: the IPv4 or IPv6 sources they compare with, except
     link-local and unspecified ones."""
     found = set()

@@ -21,7 +21,7 @@ Step = Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]]
 """Called with the taps to restore, and those of them that the host already has."""
 
 
-class LeftOut:
+class RefusedMachines:
     """Does steps for all of `planned`, and takes those machines out of it for which the host refuses a step; records
     why in `refused`."""
 

@@ -34,7 +34,7 @@ Address = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True)
-class Roads:
+class ProtectedAddresses:
     """What each address means to this host, as text. `elsewhere`: addresses of others, without which this host is cut
     off."""
 
@@ -51,24 +51,24 @@ class Roads:
 
 
 @dataclass
-class RoadMap:
-    """Finds the roads of a host. `controller`: the name or address of its gateway. If the controller's name does not
-    resolve, no address is protected for it. Link-local addresses are not protected (fe80::1 is that of many routers): a
-    guest's link is another one, so nothing is taken."""
+class ProtectedAddressFinder:
+    """Finds the addresses of a host that no machine may take. `controller`: the name or address of its gateway. If the
+    controller's name does not resolve, no address is protected for it. Link-local addresses are not protected (fe80::1
+    is that of many routers): a guest's link is another one, so nothing is taken."""
 
     naming: Naming
     controller: str | None = None
-    _found: Roads | None = None
+    _found: ProtectedAddresses | None = None
     _at: float = 0.0
     _looking: trio.Lock = field(default_factory=trio.Lock)
 
-    async def roads(self) -> Roads:
+    async def find(self) -> ProtectedAddresses:
         async with self._looking:
             if self._found is None or trio.current_time() >= self._at + _FRESH_SECONDS:
                 self._found, self._at = await self._look(), trio.current_time()
             return self._found
 
-    async def _look(self) -> Roads:
+    async def _look(self) -> ProtectedAddresses:
         elsewhere = dict.fromkeys(await _resolved(self.controller), "the address of this node's controller")
         for family in ("-4", "-6"):
             for route in json.loads(await run_program("ip", "-json", family, "route", "show", "default") or b"[]"):
@@ -80,7 +80,9 @@ class RoadMap:
                 # Addresses that the scope filter leaves out are listed as empty objects.
                 if "local" in each and not self.naming.is_tap(link.get("ifname", "")):
                     own[ip_address(each["local"])] = f"an address of this node ({link['ifname']})"
-        return Roads({address: what for address, what in elsewhere.items() if not address.is_link_local}, own)
+        return ProtectedAddresses(
+            {address: what for address, what in elsewhere.items() if not address.is_link_local}, own
+        )
 
 
 def _hops(route: dict[str, object]) -> Iterator[str]:
@@ -93,13 +95,15 @@ def _hops(route: dict[str, object]) -> Iterator[str]:
             yield str(gateway)
 
 
-def spare(roads: Mapping[Address, str], taps: tuple[TapPlan, ...], held: Collection[NetworkAddress] = ()) -> None:
-    """Raises `HostError(conflict)` if these taps would take one of the roads. `held`: networks that the machine already
-    has: the controller may itself be a guest of this node, and must be able to keep its own address."""
+def require_unprotected_addresses(
+    protected: Mapping[Address, str], taps: tuple[TapPlan, ...], held: Collection[NetworkAddress] = ()
+) -> None:
+    """Raises `HostError(conflict)` if these taps would take one of the addresses. `held`: networks that the machine
+    already has: the controller may itself be a guest of this node, and must be able to keep its own address."""
     for tap in taps:
         if tap.bridge is not None:
             continue
-        for address, meaning in roads.items():
+        for address, meaning in protected.items():
             taken = next((network for network in tap.networks if address in network and network not in held), None)
             if address in tap.gateways or taken is not None:
                 what = f"the gateway {address}" if taken is None else text_of(taken)

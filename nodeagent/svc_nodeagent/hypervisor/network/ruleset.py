@@ -95,7 +95,7 @@ def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
     return guards + _paths(naming, bridged=bridged)
 
 
-def standing_in(desired: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
+def stand_in_tables(desired: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
     """Stand-in tables that filter as ours, present while ours replace earlier ones.
 
     One transaction replaces our tables, but a packet passes the hooked chains of the old and of the new tables one
@@ -112,7 +112,7 @@ def standing_in(desired: Sequence[TapPlan], naming: Naming, *, bridged: bool) ->
     return commands
 
 
-def without_stand_in(naming: Naming, tables: Iterable[tuple[str, str]]) -> list[Json]:
+def remove_stand_in_tables(naming: Naming, tables: Iterable[tuple[str, str]]) -> list[Json]:
     other = _stand_in(naming)
     return [command for family, name in tables if name == other.table for command in no_table(family, name)]
 

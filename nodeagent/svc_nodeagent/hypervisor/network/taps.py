@@ -165,7 +165,7 @@ def routes_and_addresses(tap: TapPlan) -> tuple[frozenset[NetworkAddress], froze
     return routes, frozenset(_interface(gateway) for gateway in tap.gateways)
 
 
-def silence(taps: Iterable[TapPlan]) -> None:
+def disable_host_ipv6(taps: Iterable[TapPlan]) -> None:
     """Disable the host's own IPv6 if the NIC has none; after its addresses were removed, since this would remove them
     too."""
     for tap in taps:

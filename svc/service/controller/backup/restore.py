@@ -33,7 +33,7 @@ from svc_actors.store import (
     newest_numbers,
     prepare_schema,
 )
-from svc_actors.store.marks import deal_with_notice
+from svc_actors.store.marks import settle_losses
 from svc_common.durable import sync_folder
 
 UNFINISHED: Final = "restore-unfinished"
@@ -77,7 +77,7 @@ async def restore(
                 orders, sessions = await prepare_restored(database, manifest.taken_at, manifest.release, Past.BACKUP)
                 # The backup may contain a pending notice, and data folders from before the restore know of commits that
                 # it does not have.
-                await database.transact(deal_with_notice)
+                await database.transact(settle_losses)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
     settings = folder / SETTINGS

@@ -20,7 +20,7 @@ from svc.controller.config import ControllerConfig
 from svc.service.controller.backup.restore import UNFINISHED
 from svc.service.controller.compose import open_controller
 from svc_actors.acme import Http01
-from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper, read_certificate
+from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, IssuingServices, Keeper, read_certificate
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, DatabaseStartError, reachable_urls
@@ -133,7 +133,7 @@ async def certificate_from_an_authority(config: ControllerConfig, acme: AcmeSett
         Database.open(urls.owner, size=2) as database,
         ActorSystem.open() as actors,
     ):
-        issuing = Issuing(database, Sealer.from_file(config.data_dir / "secret.key"))
+        issuing = IssuingServices(database, Sealer.from_file(config.data_dir / "secret.key"))
         actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
         open_http = FakeAuthority().client
         keeper = Keeper(actors, certificate.NAME, acme.names, acme, Http01(), install, open_http=open_http)

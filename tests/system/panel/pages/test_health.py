@@ -9,7 +9,7 @@ import trio
 from playwright.sync_api import expect
 
 from svc_actors.panel.health import CheckName
-from svc_actors.panel.health.busiest import Busiest
+from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import BETTER_LOOKS, WORSE_LOOKS, HealthWatch
 from svc_actors.store import Database
@@ -30,7 +30,7 @@ async def test_what_is_critical_is_seen_while_the_page_is_open_and_so_is_its_end
         await panel.core.person(ROOT, "administrator")
         await panel.core.person(ADA)
         folder = panel.core.services.config.folders.data
-        busiest = Busiest(panel_database, vitals, host.databases, {}, ())
+        busiest = TopConsumers(panel_database, vitals, host.databases, {}, ())
         checks = Checks(panel_database, host.launcher, host.name_server, vitals, host.databases, folder, busiest)
         watch = HealthWatch(panel_database, {CheckName.DISK: checks.disk, CheckName.DNS: checks.dns})
 
