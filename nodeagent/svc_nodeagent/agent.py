@@ -15,16 +15,15 @@ import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from svc_nodeagent.checks import complete
 from svc_nodeagent.config import AgentFolder, Identity
-from svc_nodeagent.connection import Connection, NotConnected, dial_stream
+from svc_nodeagent.connection import Connection, NotConnected, dial_stream, relay
 from svc_nodeagent.dispatch import Dispatcher
 from svc_nodeagent.enrol import new_key, private_pem, signing_request
 from svc_nodeagent.faults import fault_point
@@ -35,6 +34,7 @@ from svc_nodeagent.protocol import (
     SPOKEN,
     Acknowledge,
     Cancel,
+    CheckStatus,
     ConsoleOpen,
     DownFrame,
     FailureCode,
@@ -42,13 +42,14 @@ from svc_nodeagent.protocol import (
     NodePreflight,
     NodeUpgrade,
     OperationResult,
+    PreflightCheck,
+    PreflightResult,
     Renewal,
     Renewed,
     Request,
     Versions,
     Welcome,
 )
-from svc_nodeagent.relay import relay
 from svc_nodeagent.upgrade import Replaced, Upgrader
 from svc_nodeagent.version import agent_version
 
@@ -58,6 +59,9 @@ log = structlog.get_logger(__name__)
 
 OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
 """Opens the hypervisor. It gets a function that reads files which the controller keeps."""
+
+_SKEW_NOTED = timedelta(seconds=5)
+_SKEW_TOO_MUCH = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ class Agent:
             log.exception("console.crashed", node_id=str(self.node_id))
 
     def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
-        return complete(result, controller_time=operation.controller_time, identity=self.identity)
+        return _with_own_checks(result, controller_time=operation.controller_time, identity=self.identity)
 
     async def upgrade(self, operation: NodeUpgrade, report: Report) -> None:
         if self._upgrader is None:
@@ -327,3 +331,41 @@ def _load_unproven(folder: AgentFolder) -> Identity | None:
         log.error("certificate.unusable", error=str(error))
         folder.next_identity.unlink()
         return None
+
+
+def _with_own_checks(result: OperationResult, *, controller_time: datetime, identity: Identity) -> OperationResult:
+    """Add `time` and `certificate` to a preflight's checks."""
+    if not isinstance(result, PreflightResult):
+        return result
+    now = datetime.now(UTC)
+    own = (_time(now, controller_time), _certificate(now, identity))
+    names = {check.name for check in own}
+    return PreflightResult(checks=(*(check for check in result.checks if check.name not in names), *own))
+
+
+def _time(now: datetime, controller_time: datetime) -> PreflightCheck:
+    skew = now - controller_time
+    seconds = skew.total_seconds()
+    if abs(skew) >= _SKEW_TOO_MUCH:
+        status, advice = CheckStatus.FAILED, " Set the clock: with a wrong one, certificates are rejected."
+    elif abs(skew) >= _SKEW_NOTED:
+        status, advice = CheckStatus.WARNING, " Check that a time service runs here."
+    else:
+        status, advice = CheckStatus.PASSED, ""
+    return PreflightCheck(
+        name="time", status=status, message=f"The clock is {seconds:+.1f} s from the controller's.{advice}"
+    )
+
+
+def _certificate(now: datetime, identity: Identity) -> PreflightCheck:
+    left = identity.not_after - now
+    if left <= timedelta(0):
+        status, message = CheckStatus.FAILED, "The certificate has expired. Enrol this node again."
+    elif now >= identity.renew_at + timedelta(days=1):
+        status, message = (
+            CheckStatus.WARNING,
+            f"{left.days} days are left, and its renewal is overdue. See the agent's log.",
+        )
+    else:
+        status, message = CheckStatus.PASSED, f"{left.days} days are left; it is renewed at two thirds of its lifetime."
+    return PreflightCheck(name="certificate", status=status, message=message)

@@ -49,7 +49,7 @@ from svc_nodeagent.wrapped_stream import WrappedStream
 
 HANDSHAKE_SECONDS = 15.0
 HEARTBEATS_UNTIL_DEAD = 3
-_CLOSING_SECONDS = 0.5
+_RELAYED_CLOSING_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
 
@@ -157,7 +157,7 @@ class Connection:
                         self._received(_parse(await socket.get_message()))
                 finally:
                     if self._closing:
-                        with trio.move_on_after(_CLOSING_SECONDS, shield=True):
+                        with trio.move_on_after(_RELAYED_CLOSING_SECONDS, shield=True):
                             await socket.aclose()
         finally:
             await trio.aclose_forcefully(tls)
@@ -275,3 +275,37 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ConnectionRejected) and error.body:
         return f"refused by the controller: {error.body[:MOST_TEXT].decode(errors='replace')}"
     return str(error) or type(error).__name__
+
+
+_CHUNK = 64 * 1024
+_RELAYED_CLOSING_SECONDS = 5.0
+
+
+# Each side's input is sent to the other, at the pace of the slower, until either side ends.
+async def relay(one: trio.abc.Stream, other: trio.abc.Stream) -> None:
+    """Takes both streams over: they are closed when it returns."""
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_copy, one, other, nursery.cancel_scope)
+            nursery.start_soon(_copy, other, one, nursery.cancel_scope)
+    finally:
+        with trio.move_on_after(_RELAYED_CLOSING_SECONDS, shield=True):
+            await _close(one)
+            await _close(other)
+
+
+async def _copy(source: trio.abc.Stream, sink: trio.abc.Stream, over: trio.CancelScope) -> None:
+    try:
+        while data := await source.receive_some(_CHUNK):
+            await sink.send_all(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # one side has closed: that is the normal end of a console, not an error
+    finally:
+        over.cancel()
+
+
+async def _close(stream: trio.abc.Stream) -> None:
+    try:
+        await stream.aclose()
+    except trio.BrokenResourceError:
+        return

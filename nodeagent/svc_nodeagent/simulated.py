@@ -104,19 +104,20 @@ from svc_nodeagent.protocol import (
     WindowsReport,
 )
 from svc_nodeagent.simulated_console import open_console
-from svc_nodeagent.simulated_live import live_result, require_running
 from svc_nodeagent.simulated_machines import (
     SimulatedMachine,
     copied,
     describe,
+    in_rescue,
+    live_result,
     metrics,
     new_machine,
     observed_domain,
+    require_running,
+    snapshot,
     without_password,
 )
 from svc_nodeagent.simulated_network import FEATURES
-from svc_nodeagent.simulated_rescue import in_rescue
-from svc_nodeagent.simulated_snapshots import snapshot
 from svc_nodeagent.simulated_state import SimulatedState
 from svc_nodeagent.simulated_volumes import SimulatedVolume, changed, machine_removed, observed
 

@@ -12,18 +12,30 @@ from svc_nodeagent.protocol import (
     CopiedDisk,
     CpuMode,
     DiskSpec,
+    DomainResult,
     DomainState,
+    Done,
     FailureCode,
+    ImageKind,
     KeptMachine,
     LivePlace,
+    LiveResult,
     MachineResult,
     MachineSpec,
     MetricPoint,
     MetricsResult,
     ObservedDomain,
+    OperationResult,
+    RescueOperation,
     SeedSpec,
+    SnapshotOperation,
+    SnapshotResult,
     StateCause,
     VmMetrics,
+    VmRescue,
+    VmSnapshotDelete,
+    VmSnapshotRestore,
+    VmSnapshotTake,
     Wire,
 )
 from svc_nodeagent.simulated_network import SimulatedNetworks
@@ -125,3 +137,42 @@ def metrics(machine: SimulatedMachine, operation: VmMetrics, random: Random) -> 
         for back in range(count, 0, -1)
     )
     return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
+
+
+# Live migration: nothing is dialled, so the guest has left when it was sent, and has arrived when it was received.
+def require_running(machine: SimulatedMachine) -> None:
+    if machine.state is not DomainState.RUNNING:
+        raise HostError(FailureCode.CONFLICT, "The guest does not run, so it was not moved.")
+
+
+def live_result(vm_id: UUID, machine: SimulatedMachine | None) -> LiveResult:
+    if machine is None:
+        return LiveResult(vm_id=vm_id, place=LivePlace.ABSENT, state=DomainState.ABSENT)
+    return LiveResult(vm_id=vm_id, place=machine.place, state=machine.state)
+
+
+def in_rescue(operation: RescueOperation) -> bool:
+    """Whether the machine is in rescue afterwards. Raises `HostError` as a real host does."""
+    if not isinstance(operation, VmRescue):
+        return False
+    if operation.system.kind is not ImageKind.RESCUE:
+        raise HostError(FailureCode.INVALID, f"The file {operation.system.name} is no rescue system.")
+    return True
+
+
+def snapshot(machine: SimulatedMachine, operation: SnapshotOperation) -> tuple[dict[str, object], OperationResult]:
+    """The changed fields of the machine, and the answer. Raises `HostError` as a real host does."""
+    vm_id, wanted = operation.vm_id, operation.snapshot_id
+    others = tuple(each for each in machine.snapshots if each != wanted)
+    match operation:
+        case VmSnapshotTake():
+            answer = SnapshotResult(vm_id=vm_id, snapshot_id=wanted, frozen=machine.state is DomainState.RUNNING)
+            return {"snapshots": (*others, wanted)}, answer
+        case VmSnapshotDelete():
+            return {"snapshots": others}, Done()
+        case VmSnapshotRestore():
+            if machine.state is not DomainState.STOPPED:
+                raise HostError(FailureCode.CONFLICT, "The machine is not off.")
+            if wanted not in machine.snapshots:
+                raise HostError(FailureCode.NOT_FOUND, "Disk 0 of the machine does not have this snapshot.")
+            return {}, DomainResult(vm_id=vm_id, state=DomainState.STOPPED)

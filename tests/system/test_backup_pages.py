@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from svc_nodeagent.simulated_copy_files import FILES
+from svc_nodeagent.simulated_state import FILES
 from tests.support.browser import open_browser
 from tests.system.test_machine_pages import add_system
 from tests.system.test_pages import (

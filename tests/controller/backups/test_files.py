@@ -15,7 +15,7 @@ from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult, VmBackup, VmFilesOpen
-from svc_nodeagent.simulated_copy_files import FILES, SimulatedCopyFiles
+from svc_nodeagent.simulated_state import FILES, SimulatedCopyFiles
 from tests.controller.backups.test_backups import asked, copy_made
 from tests.controller.machines.test_rescue import add_system, refusing
 from tests.support.machine_api import Api
