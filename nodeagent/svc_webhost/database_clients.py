@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from svc_common.durable import hold
 from svc_webhost.folders import HostFolders
-from svc_webhost.text_files import hold
 
 HOST: Final = "localhost"
 """The host name of the database servers, as sites use it."""

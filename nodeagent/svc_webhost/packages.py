@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Protocol
@@ -19,7 +19,7 @@ from typing import Annotated, Final, Protocol
 import trio
 from pydantic import StringConstraints
 
-from svc_webhost.apt import APT_GET, KEEP, QUIET, RunProgram, configure_rest, run_unlocked
+from svc_common.errors import ServiceError
 from svc_webhost.launcher import ServiceName
 
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]{1,99}$", max_length=100)]
@@ -36,6 +36,14 @@ _LOOK_SECONDS: Final = 60.0
 _REFRESH_SECONDS: Final = 600.0
 _INSTALL_SECONDS: Final = 3600.0
 _OLD: Final = re.compile(r" /(usr|lib|bin|sbin)\S* \(deleted\)$", re.MULTILINE)
+
+QUIET: Final = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1"}
+APT_GET: Final = ("/usr/bin/apt-get", "-o", "DPkg::Lock::Timeout=600")
+KEEP: Final = ("--force-confdef", "--force-confold")
+_LOCKED: Final = re.compile(r"Unable to lock|Could not get lock|#db-lock")
+"""Found in the last line of apt's or dpkg's output, which becomes the error of the failed program."""
+_AGAIN_SECONDS: Final = 5.0
+_TRIES: Final = 60
 
 
 class PackageError(Exception):
@@ -167,3 +175,33 @@ async def _said(*command: str) -> str:
             raise PackageError(f"{Path(command[0]).name} ended with exit status {ended.returncode}: {last}")
         return said
     raise PackageError(f"{Path(command[0]).name} took longer than {_LOOK_SECONDS:g} seconds")
+
+
+class RunProgram(Protocol):
+    """Runs a program to its end. Raises if it fails, with the last line of its output."""
+
+    async def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        read: Callable[[list[str]], Awaitable[None]] | None = None,
+    ) -> None: ...
+
+
+async def configure_rest(run: RunProgram, seconds: float) -> None:
+    """Finish what an earlier, interrupted installation has left undone."""
+    await run_unlocked(run, ("/usr/bin/dpkg", *KEEP, "--configure", "-a"), seconds)
+
+
+async def run_unlocked(run: RunProgram, command: Sequence[str], seconds: float) -> None:
+    """Run a program once the lock is free: for dpkg, and for apt's lists, which do not wait for the lock themselves."""
+    for left in reversed(range(_TRIES)):
+        try:
+            await run(command, seconds=seconds, environment=QUIET)
+            return
+        except ServiceError as error:
+            if not left or _LOCKED.search(error.message) is None:
+                raise
+        await trio.sleep(_AGAIN_SECONDS)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from svc_common.errors import unavailable
-from svc_webhost.apt import RunProgram
 from svc_webhost.launcher import ServiceName
-from svc_webhost.packages import PackageError, PackageUpdate
+from svc_webhost.packages import PackageError, PackageUpdate, RunProgram
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import trio
 
 from svc_webhost.accounts import SiteAccount
-from svc_webhost.apt import RunProgram
 from svc_webhost.launcher import ServiceName
+from svc_webhost.packages import RunProgram
 from svc_webhost.php import Extension, PhpError, Pool, number_of
 from svc_webhost.php.extensions import ExtensionState, UnloadableError
 

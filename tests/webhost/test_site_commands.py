@@ -83,7 +83,7 @@ OF_THE_SERVER = {
         "svc_webhost/releases/on_systemd.py",
     ),
     *(
-        "svc_webhost/postgres/room.py",
+        "svc_webhost/postgres/sessions.py",
         "svc_webhost/restic/cell.py",
         "svc_webhost/sftp/accept.py",
         "svc_webhost/sftp/server.py",

@@ -22,10 +22,10 @@ from svc_webhost.apache.htaccess import MOST_DEPTH, TOO_DEEP, parse
 from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.apache.passwords import NoPasswordsError, read_passwords
 from svc_webhost.archives import cpmove, fetched, hestia, plesk, reading, virtualmin
+from svc_webhost.archives.applications import database_of, rewritten
 from svc_webhost.archives.crontab import NoTaskError, read_crontab, typed
 from svc_webhost.archives.extensions import extensions_of
 from svc_webhost.archives.model import FoundSite, Survey
-from svc_webhost.archives.wpconfig import database_of, rewritten
 from svc_webhost.archives.zonefile import read_zone
 from svc_webhost.confined.pages import paths_of_sitemap, similarity
 from svc_webhost.confined.sql_rows import RowCounter

@@ -24,8 +24,7 @@ from typing import Final, Protocol
 import trio
 
 from svc_webhost.accounts import SiteAccount
-from svc_webhost.apps.model import KIND, LOG, App, app_log, service_of, socket_of
-from svc_webhost.apps.variables import variables_file, write_variables
+from svc_webhost.apps.model import KIND, LOG, App, app_log, service_of, socket_of, variables_file, write_variables
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Launcher, LauncherError, ServiceName, ServiceStatus
 from svc_webhost.site_logs import flush_logs

@@ -2,7 +2,7 @@
 //
 // Started as the site's account, in the folder of the application. Whatever port or path the script listens at first, it
 // is given the held socket in its place; so a script that was written for a port needs no change. The variables of the
-// application are in a file (apps/variables.py).
+// application are in a file (apps/model.py).
 "use strict";
 
 const fs = require("node:fs");

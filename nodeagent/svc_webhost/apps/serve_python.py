@@ -2,7 +2,7 @@
 
 Started by Debian's Python as the site's account, in the folder of the application. Packages in `venv/` there take
 precedence over Debian's. The servers are Debian's gunicorn and uvicorn. The variables of the application are in a file
-(apps/variables.py).
+(apps/model.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from svc_webhost.archives.wpconfig import rewritten
+from svc_webhost.archives.applications import rewritten
 from svc_webhost.confined import files
 from svc_webhost.confined.find import beginning
 from svc_webhost.confined.protocol import RewriteConfiguration, Write

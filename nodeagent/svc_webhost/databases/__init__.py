@@ -1,6 +1,5 @@
 """The database servers of the sites, apart from the panel's own: the common part of all engines' drivers."""
 
-from svc_webhost.databases.connections import CONNECTIONS, Connections
 from svc_webhost.databases.memory import Session
 from svc_webhost.databases.names import (
     LABEL,
@@ -13,7 +12,9 @@ from svc_webhost.databases.names import (
 )
 from svc_webhost.databases.passwords import native_hash, new_password, scram_verifier
 from svc_webhost.databases.server import (
+    CONNECTIONS,
     Access,
+    Connections,
     DatabaseError,
     DatabaseServer,
     DatabaseServers,

@@ -79,7 +79,7 @@ _HARMLESS: Final = {
     "rewritebase": "Its rules are judged one by one.",
     "rewriteoptions": "Its rules are judged one by one.",
 }
-# Both sets contain what `host/nginx/wordpress.py` denies. An entry that is not denied there would open a file that
+# Both sets contain what `nginx/access.py` denies. An entry that is not denied there would open a file that
 # Apache denies.
 _DENIED_IN_WORDPRESS: Final = {
     *("wp-config.php", "wp-config-sample.php", "xmlrpc.php", "debug.log"),

@@ -50,7 +50,7 @@ _SPARED_RULES: Final = 3
 _BY_HTTPS: Final = "to HTTPS (`force_https`)"
 _KEPT: Final = "It keeps visitors from something that nginx would serve."
 _DOTFILES: Final = "nginx serves none of these files."
-# Patterns as in guides to hardening and in security plugins. nginx denies at least as much (host/nginx/wordpress.py).
+# Patterns as in guides to hardening and in security plugins. nginx denies at least as much (nginx/access.py).
 _KEPT_IN_WORDPRESS: Final = {
     *("^wp-admin/includes/", "^wp-includes/[^/]+\\.php$", "^wp-includes/js/tinymce/langs/.+\\.php"),
     *("^wp-includes/theme-compat/", "^xmlrpc\\.php$", "^wp-config\\.php$", "^wp-content/debug\\.log$"),

@@ -17,11 +17,11 @@ from typing import Final, Protocol
 
 import trio
 
+from svc_common.durable import hold
 from svc_webhost.knot.configuration import KnotFolders, KnotSettings, server_configuration, zone_configuration
 from svc_webhost.knot.control import Conversation, Item, KnotAway, KnotError, Unit, conversation
 from svc_webhost.knot.zone import ResourceRecord, Served, Zone, difference
 from svc_webhost.launcher import Launcher, LauncherError, Service, ServiceName
-from svc_webhost.text_files import hold
 
 SERVICE: Final = ServiceName("knot")
 PROGRAM: Final = "/usr/sbin/knotd"

@@ -16,7 +16,6 @@ from typing import Final
 import trio
 
 from svc_webhost.accounts import SiteAccount
-from svc_webhost.databases.connections import CONNECTIONS
 from svc_webhost.databases.instance import Instance
 from svc_webhost.databases.memory import (
     SESSION_BYTES,
@@ -29,7 +28,7 @@ from svc_webhost.databases.memory import (
 )
 from svc_webhost.databases.names import DatabaseName, UserName, checked, owner_of
 from svc_webhost.databases.passwords import native_hash, new_password
-from svc_webhost.databases.server import Access, DatabaseError, EngineKind, RunProgram, SiteFile
+from svc_webhost.databases.server import CONNECTIONS, Access, DatabaseError, EngineKind, RunProgram, SiteFile
 from svc_webhost.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,

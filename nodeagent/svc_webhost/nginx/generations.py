@@ -26,9 +26,9 @@ import trio
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Launcher, LauncherError
 from svc_webhost.nginx import probe, program
+from svc_webhost.nginx.access import hold_passwords
 from svc_webhost.nginx.logs import rotate
 from svc_webhost.nginx.model import SiteServer
-from svc_webhost.nginx.passwords import hold_passwords
 from svc_webhost.nginx.render import Ports, render_main, render_site, site_logs
 from svc_webhost.nginx.tree import Tree
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from svc_webhost.accepted import CHALLENGES
 from svc_webhost.folders import HostFolders
-from svc_webhost.nginx.access import access_rules
+from svc_webhost.nginx.access import access_rules, challenge_rules, password_file, staged_rules, wordpress_rules
 from svc_webhost.nginx.model import (
     PROBE,
     App,
@@ -28,11 +28,8 @@ from svc_webhost.nginx.model import (
     Suspended,
     WordPress,
 )
-from svc_webhost.nginx.passwords import password_file
 from svc_webhost.nginx.php import php_rules, static_rules
-from svc_webhost.nginx.staged import challenge_rules, staged_rules
 from svc_webhost.nginx.visitors import GUESSES, visitor_bounds, with_bodies
-from svc_webhost.nginx.wordpress import wordpress_rules
 
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443

@@ -6,8 +6,10 @@ site's PHP starts with it.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,10 +17,9 @@ from typing import Annotated, Final
 import trio
 from pydantic import StringConstraints
 
-from svc_webhost.apt import APT_GET, QUIET, RunProgram, configure_rest
 from svc_webhost.archives.extensions import extension_names
+from svc_webhost.packages import APT_GET, QUIET, RunProgram, configure_rest
 from svc_webhost.php.pool import program
-from svc_webhost.php.versions import Extension, installed_extensions
 
 ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_+.-]{0,38}$", max_length=39)]
 
@@ -27,6 +28,9 @@ _SECONDS: Final = 60.0
 _NOT_EXTENSIONS: Final = frozenset({"cgi", "cli", "common", "dev", "fpm", "phpdbg"})
 """Packages with names in this form that contain programs and not extensions."""
 _UNLOADABLE: Final = re.compile(r"Unable to load|Fatal error|undefined symbol|Segmentation fault")
+
+ETC: Final = Path("/etc/php")
+_VERSION: Final = re.compile(r"[5-9]\.[0-9]")
 
 
 class ExtensionState(StrEnum):
@@ -40,6 +44,37 @@ class ExtensionState(StrEnum):
 
 class UnloadableError(Exception):
     """PHP does not start properly with the enabled extensions; the message is its own."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    name: str
+    enabled: bool
+    """Enabled for websites; the command line has a list of its own."""
+
+
+def installed_versions(etc: Path = ETC) -> list[str]:
+    """Those with php-fpm, the newest first. Blocks."""
+    return sorted(_installed(etc), reverse=True)
+
+
+def _installed(etc: Path) -> Iterator[str]:
+    try:
+        names = os.listdir(etc)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if _VERSION.fullmatch(name) and (etc / name / "fpm" / "php.ini").is_file() and program(name).is_file():
+            yield name
+
+
+def installed_extensions(version: str, etc: Path = ETC) -> list[Extension]:
+    """By name. Extensions that are compiled into PHP are not included. Blocks."""
+    folder = etc / version
+    # The folder contains links such as 20-curl.ini; the number is the order in which extensions are loaded.
+    enabled = {path.stem.partition("-")[2] for path in (folder / "fpm" / "conf.d").glob("*.ini")}
+    there = {path.stem for path in (folder / "mods-available").glob("*.ini")}
+    return [Extension(name, name in enabled) for name in sorted(there)]
 
 
 class PhpExtensions:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from svc_common.durable import hold
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.database_clients import settings_of_php
 from svc_webhost.folders import HostFolders
-from svc_webhost.text_files import hold
 
 PROGRAM: Final = "keep_mail.php"
 _SETTINGS: Final = "command-line"

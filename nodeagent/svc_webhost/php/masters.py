@@ -13,10 +13,12 @@ from typing import Final, Protocol
 import structlog
 import trio
 
+from svc_common.durable import hold
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import LauncherError, ServiceName, SiteLauncher
 from svc_webhost.php import kept_mail
+from svc_webhost.php.extensions import Extension, installed_extensions, installed_versions
 from svc_webhost.php.fastcgi import ask
 from svc_webhost.php.pool import (
     KIND,
@@ -31,10 +33,8 @@ from svc_webhost.php.pool import (
     render_pool,
     socket_of,
 )
-from svc_webhost.php.versions import Extension, installed_extensions, installed_versions
 from svc_webhost.site_logs import flush_logs
 from svc_webhost.site_runtime import service_name, stop_programs
-from svc_webhost.text_files import hold
 from svc_webhost.tree_removal import remove_tree
 
 _ANSWERS_WITHIN: Final = 20.0

@@ -27,7 +27,6 @@ import structlog
 import trio
 
 from svc_webhost.accounts import SiteAccount
-from svc_webhost.databases.connections import CONNECTIONS
 from svc_webhost.databases.instance import Instance
 from svc_webhost.databases.memory import (
     OWNER_BYTES,
@@ -43,7 +42,7 @@ from svc_webhost.databases.names import DatabaseName, UserName, checked, owner_o
 from svc_webhost.databases.owners import CONNECTIONS as OWNERS_CONNECTIONS
 from svc_webhost.databases.owners import Owners
 from svc_webhost.databases.passwords import scram_verifier
-from svc_webhost.databases.server import Access, DatabaseError, EngineKind, RunProgram, SiteFile
+from svc_webhost.databases.server import CONNECTIONS, Access, DatabaseError, EngineKind, RunProgram, SiteFile
 from svc_webhost.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
@@ -53,8 +52,7 @@ from svc_webhost.databases.transfer import (
 )
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Limits, Service, ServiceName, SiteLauncher
-from svc_webhost.postgres.room import WAITING, files_kib, keep_memory_limits
-from svc_webhost.postgres.sessions import sessions_of
+from svc_webhost.postgres.sessions import WAITING, files_kib, keep_memory_limits, sessions_of
 from svc_webhost.postgres.superuser import Order, Superuser
 from svc_webhost.postgres.superuser import SuperuserStatement as Do
 from svc_webhost.programs import Program

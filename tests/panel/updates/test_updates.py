@@ -18,9 +18,8 @@ from svc_actors.panel.updates.work import STEPS
 from svc_actors.store import Database
 from svc_common.errors import ServiceError, unavailable
 from svc_webhost.accounts import SiteAccount
-from svc_webhost.apt import RunProgram
 from svc_webhost.launcher import ServiceName
-from svc_webhost.packages import DebianPackages, PackageUpdate, managed, updates_in
+from svc_webhost.packages import DebianPackages, PackageUpdate, RunProgram, managed, updates_in
 from svc_webhost.php.extensions import PhpExtensions
 from svc_webhost.site_runtime import service_name
 from svc_webhost.site_tasks import SiteScript, SiteVisit, Take
@@ -410,7 +409,7 @@ def test_managed_is_what_the_panel_drives_and_is_installed() -> None:
 async def test_another_ones_lock_is_waited_for_and_any_other_failure_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[[RunProgram], Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr("svc_webhost.apt._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("svc_webhost.packages._AGAIN_SECONDS", 0.01)
     (tmp_path / "updates").mkdir()
     (tmp_path / "info").mkdir()
     (tmp_path / "status").touch()

@@ -13,7 +13,7 @@ import trio
 from svc_webhost.apache.passwords import read_passwords
 from svc_webhost.crypt import hash_random_password, hash_visitors_password
 from svc_webhost.nginx import Login, Php, ProtectedPath, SiteServer, WordPress
-from svc_webhost.nginx.passwords import password_file
+from svc_webhost.nginx.access import password_file
 from tests.support.apache import accepting, php_fpm
 from tests.support.nginx import Sites, nginx_sites
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc_webhost.archives import cpmove, reading, tree
+from svc_webhost.archives.applications import database_of, rewritten
 from svc_webhost.archives.crontab import NoTaskError, read_crontab, typed
 from svc_webhost.archives.model import FoundSite, FoundTask, Survey, account_of
 from svc_webhost.archives.placing import link_target, placed_at
-from svc_webhost.archives.wpconfig import database_of, rewritten
 from svc_webhost.archives.zonefile import read_zone
 
 SITE = FoundSite(

@@ -17,7 +17,7 @@ from svc_actors.panel.sites.php import PHP_TYPES
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ServiceError, conflict
-from svc_webhost.apt import RunProgram
+from svc_webhost.packages import RunProgram
 from svc_webhost.php.extensions import ExtensionState, UnloadableError
 
 KIND: Final = "php.extension"
