@@ -18,8 +18,8 @@ from svc.identity.webhooks import (
 )
 from svc.registry.operation import Model
 from svc_actors.alerts import Severity
-from svc_actors.controller.alert_webhooks import endpoints
-from svc_actors.controller.alert_webhooks.telling import AlertEvent, tell_test
+from svc_actors.controller import alert_webhooks
+from svc_actors.controller.alert_webhooks import AlertEvent, tell_test
 from svc_actors.sealing import Sealer
 from svc_actors.store import Record, Transaction
 from svc_actors.webhooks.endpoints import Issued
@@ -112,10 +112,10 @@ class AlertWebhooks(Webhooks[AlertWebhookCreate, AlertWebhookUpdate, AlertWebhoo
     delivery_list_request = AlertDeliveryList
 
     async def add(self, tx: Transaction, sealer: Sealer, request: AlertWebhookCreate) -> Issued:
-        return await endpoints.create(tx, sealer, request.url, request.least)
+        return await alert_webhooks.create(tx, sealer, request.url, request.least)
 
     async def change(self, tx: Transaction, request: AlertWebhookUpdate) -> None:
-        await endpoints.update(tx, request.id, url=request.url, least=request.least, enabled=request.enabled)
+        await alert_webhooks.update(tx, request.id, url=request.url, least=request.least, enabled=request.enabled)
 
     async def send_test(self, tx: Transaction, endpoint: Record, request: AlertWebhookRequest) -> UUID:
         return await tell_test(tx, request.id)

@@ -16,7 +16,7 @@ from svc.controller.config import ControllerConfig
 from svc.controller.loops import ControllerLoop
 from svc.service.controller.services import open_services
 from svc_actors.alerts import Severity, close_alert, raise_alert
-from svc_actors.controller.alert_webhooks.telling import tell_receivers
+from svc_actors.controller.alert_webhooks import tell_receivers
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.harness import Client

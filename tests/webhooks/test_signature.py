@@ -7,7 +7,7 @@ import re
 import pytest
 import stripe
 
-from svc_actors.webhooks.signature import digest, new_webhook_secret, signature_header
+from svc_actors.webhooks.payload import digest, new_webhook_secret, signature_header
 
 BODY = '{"id":"evt","event":"site.created","name":"bücher"}'.encode()
 

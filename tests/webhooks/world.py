@@ -15,7 +15,7 @@ import trio
 
 from svc.controller.loops import ControllerLoop
 from svc_actors.alerts import Severity, raise_alert
-from svc_actors.controller.alert_webhooks.telling import tell_receivers
+from svc_actors.controller.alert_webhooks import tell_receivers
 from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings

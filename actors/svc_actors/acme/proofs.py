@@ -1,14 +1,19 @@
-"""The proofs of control over a name that an authority asks for (RFC 8555, section 8)."""
+"""The proofs of control over a name that an authority asks for (RFC 8555, section 8), and the answers to http-01.
+
+By http-01 (8.3) the authority asks for a token at the name that it is to vouch for, over plain HTTP.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from svc_actors.acme.keys import base64url
 from svc_actors.acme.messages import ChallengeType
+
+CHALLENGE_PATH: Final = "/.well-known/acme-challenge/"
 
 
 @dataclass(frozen=True)
@@ -39,3 +44,22 @@ class Challenges(Protocol):
     async def withdraw(self, certificate: str) -> None:
         """Remove all proofs of this certificate."""
         ...
+
+
+class Http01:
+    """Answers to open challenges. The server that listens where the authority asks reads them from here."""
+
+    type: Final = ChallengeType.HTTP_01
+
+    def __init__(self) -> None:
+        self._proofs: dict[str, Mapping[str, str]] = {}
+
+    async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
+        """Answer requests for these tokens with their proofs, and no others for this certificate."""
+        self._proofs[certificate] = {proof.token: proof.text for proof in proofs}
+
+    async def withdraw(self, certificate: str) -> None:
+        self._proofs.pop(certificate, None)
+
+    def proof(self, token: str) -> str | None:
+        return next((proofs[token] for proofs in self._proofs.values() if token in proofs), None)

@@ -29,7 +29,6 @@ from svc_actors.store.events import (
 )
 from svc_actors.store.exclusive import AnotherServiceError, exclusive
 from svc_actors.store.failures import DISK_FULL, Collision, disk_full
-from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, enter_lane
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, Loops, ServiceLoop, keep_repeating, keep_running
@@ -40,9 +39,11 @@ from svc_actors.store.migrate import (
     Component,
     Migration,
     MigrationError,
+    grant_service,
     known_migrations,
     migrate,
     newest_numbers,
+    prepare_schema,
     unapplied,
 )
 from svc_actors.store.nurseries import background_nursery

@@ -27,8 +27,8 @@ from svc_actors.store import Database, Transaction, background_nursery
 from svc_actors.webhooks import deliveries, endpoints
 from svc_actors.webhooks.delivery_states import Answered, DeliveryStatus, Outcome, Unanswered
 from svc_actors.webhooks.outbox import CHANNEL
+from svc_actors.webhooks.payload import signature_header
 from svc_actors.webhooks.receivers import Receivers, Sender
-from svc_actors.webhooks.signature import signature_header
 
 PARALLEL: Final = 4
 ROUND_SECONDS: Final = 20.0

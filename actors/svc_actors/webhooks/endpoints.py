@@ -16,7 +16,7 @@ from svc_actors.alerts import close_alert
 from svc_actors.sealing import Sealer
 from svc_actors.store import Record, Transaction
 from svc_actors.webhooks.outbox import CHANNEL
-from svc_actors.webhooks.signature import new_webhook_secret
+from svc_actors.webhooks.payload import new_webhook_secret
 from svc_common.errors import ServiceError, conflict, not_found
 
 MOST_ENDPOINTS: Final = 20

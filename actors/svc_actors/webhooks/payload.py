@@ -1,11 +1,16 @@
-"""The body of an event, for every service: server, subject and data (hosting-panel-api.md, Payload).
+"""What a delivery carries: the body of an event, and its signature (hosting-panel-api.md, Payload and Signature).
 
-Invariant: a payload holds flat scalars that its emitter lists one by one: never a request, a row or a file of a
-customer.
+The body has server, subject and data, for every service. Invariant: a payload holds flat scalars that its emitter lists
+one by one: never a request, a row or a file of a customer.
+
+Version 1 of the signature is `X-Service-Signature: t=<unix seconds>,v1=<hex>`: HMAC-SHA256 of `<t>.<body>` with the
+endpoint's secret as shown, including `whsec_`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import math
 import re
@@ -17,11 +22,15 @@ from importlib import metadata
 from typing import Final
 from uuid import UUID
 
+from svc_actors.secrets import new_secret
+
 Scalar = str | int | float | bool | None
 
 LONGEST_TEXT: Final = 1000
 """Characters of one value; a longer text is cut, so that an error message does not become a dump."""
 _KEY: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the public start of a secret
 
 
 @dataclass(frozen=True)
@@ -68,3 +77,16 @@ def _scalar(name: str, value: object) -> Scalar:
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError(f"data of a webhook are scalars; {name} is {type(value).__name__}")
+
+
+def new_webhook_secret() -> str:
+    """256 random bits behind the prefix."""
+    return new_secret(SECRET_PREFIX)
+
+
+def signature_header(secret: str, timestamp: int, body: bytes) -> str:
+    return f"t={timestamp},v1={digest(secret, b'%d.' % timestamp + body)}"
+
+
+def digest(secret: str, signed: bytes) -> str:
+    return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()

@@ -21,8 +21,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.changes import Changes
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.records import Marks
-from svc_actors.controller.machines.services import SOLD
+from svc_actors.controller.machines.records import SOLD, Marks
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT

@@ -28,8 +28,8 @@ from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.controller.machines.machine import Decide, Machine
+from svc_actors.controller.machines.records import SOLD
 from svc_actors.controller.machines.remaking import NewSize, NewSystem
-from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.machines.windows import ACCOUNT, FirstBoot
 from svc_actors.controller.tasks.runner import Task

@@ -25,7 +25,7 @@ from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.network_attachment import NewAddress, ipv4_allowed, offered_pools
-from svc_actors.controller.machines.services import ISOLATED
+from svc_actors.controller.machines.records import ISOLATED
 from svc_actors.controller.machines.spec import effective_rate, held_network
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import guest_address

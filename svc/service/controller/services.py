@@ -20,22 +20,20 @@ from svc.service.controller.backup import results as backup_results
 from svc.service.controller.public_certificate import certificate_keeper
 from svc.service.controller.retention import add_retention
 from svc.service.identity_loops import add_identity_loops
-from svc_actors.controller.alert_webhooks.endpoints import after_round
-from svc_actors.controller.alert_webhooks.telling import LOOK_SECONDS as TELL_SECONDS
-from svc_actors.controller.alert_webhooks.telling import tell_receivers
+from svc_actors.controller.alert_webhooks import LOOK_SECONDS as TELL_SECONDS
+from svc_actors.controller.alert_webhooks import after_round, tell_receivers
 from svc_actors.controller.backups.watch import LOOK_SECONDS as BACKUPS_SECONDS
 from svc_actors.controller.backups.watch import run_due
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
-from svc_actors.controller.images.empty_disk import keep_empty_disk
 from svc_actors.controller.images.files import ImageFiles, ImageSources
-from svc_actors.controller.images.rescue_system import keep_rescue_system
+from svc_actors.controller.images.own_images import keep_empty_disk, keep_rescue_system
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import Node, NodeServices
 from svc_actors.controller.nodes.records import lost_nodes
 from svc_actors.controller.nodes.upgrades import Upgrades
-from svc_actors.controller.provisioning.watch import SETTLE_SECONDS, settle_due
+from svc_actors.controller.provisioning.settling import SETTLE_SECONDS, settle_due
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch

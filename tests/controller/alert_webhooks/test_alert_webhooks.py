@@ -11,7 +11,7 @@ import stripe
 import trio
 
 from svc_actors.alerts import Severity
-from svc_actors.controller.alert_webhooks.endpoints import MOST_FAILURES
+from svc_actors.controller.alert_webhooks import MOST_FAILURES
 from svc_actors.store import Database
 from tests.support.alert_webhooks import World, running, told
 from tests.support.webhooks import open_receiving

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.nodes import disks
-from svc_actors.controller.nodes.live_figures import record_live_figures
-from svc_actors.controller.nodes.together import for_nodes
+from svc_actors.controller.nodes.live_figures import for_nodes, record_live_figures
 from svc_actors.controller.reconcile import node_watch
 from svc_actors.controller.reconcile.node_watch import NodeWatch
 from svc_actors.disk_space import Space

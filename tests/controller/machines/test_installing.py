@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from svc_actors.controller.images.empty_disk import EMPTY_DISK, SIZE_BYTES, keep_empty_disk
 from svc_actors.controller.images.files import ImageFiles
+from svc_actors.controller.images.own_images import EMPTY_DISK, SIZE_BYTES, keep_empty_disk
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (

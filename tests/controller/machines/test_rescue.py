@@ -12,7 +12,7 @@ import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.images.files import ImageFiles
-from svc_actors.controller.images.rescue_system import keep_rescue_system
+from svc_actors.controller.images.own_images import keep_rescue_system
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.observing import MachineReport, record_observations
 from svc_actors.controller.machines.rescue import NewRescue

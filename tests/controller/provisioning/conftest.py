@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from svc.registry.principal import Role
-from svc_actors.controller.provisioning.watch import settle_due
+from svc_actors.controller.provisioning.settling import settle_due
 from svc_actors.store import Database
 from tests.support.machine_api import Api, person
 from tests.support.machines import MachineHarness, stage

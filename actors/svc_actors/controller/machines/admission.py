@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from svc_actors.controller.machines.records import MachineRow
-from svc_actors.controller.machines.services import KEPT_OFF
+from svc_actors.controller.machines.records import KEPT_OFF, MachineRow
 from svc_actors.controller.machines.states import (
     UNKNOWN_WHILE_AWAY,
     IllegalMove,

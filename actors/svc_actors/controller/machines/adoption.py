@@ -27,7 +27,7 @@ from svc_actors.controller.networking.carried import adopt_network
 from svc_actors.controller.networking.changes import network_applied
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
-from svc_actors.controller.said import safe_name
+from svc_actors.controller.volumes.observing import safe_name
 from svc_actors.store import Caller, ForeignKeyViolationError, Target, Transaction, UniqueViolationError, audit
 from svc_common.errors import conflict, not_found, unavailable
 from svc_nodeagent.protocol import (

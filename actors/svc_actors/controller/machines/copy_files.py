@@ -9,15 +9,21 @@ Why: docs/decisions/0032-files-of-a-machine-backup.md.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from svc_actors.controller.backups.records import copied_disks
+from svc_actors.controller.backups.records import copied_disks, place_of_copy, store_password
+from svc_actors.controller.backups.targets import place_at
+from svc_actors.controller.backups.temporary_keys import need_of
 from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines import rescue
 from svc_actors.controller.machines.records import MachineRow
-from svc_actors.store import Transaction
+from svc_actors.controller.tasks.runner import HostRefused, TaskRun, Work
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, Transaction
 from svc_common.errors import ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
 from svc_nodeagent.protocol import MOST_PART_BYTES as MOST_PART_BYTES
 from svc_nodeagent.protocol import (
@@ -27,6 +33,7 @@ from svc_nodeagent.protocol import (
     OperationResult,
     VmFilesClose,
     VmFilesList,
+    VmFilesOpen,
     VmFilesRead,
     path_bytes,
 )
@@ -41,6 +48,8 @@ SYSTEM: Final = "image_id"
 _ANSWER_SECONDS: Final = 150.0
 """A node that emulates its guests reads some 40 MiB a second, and each query that the node makes has a limit of a
 minute."""
+
+AtTarget = Callable[[UUID | None, Awaitable[OperationResult]], Awaitable[OperationResult]]
 
 
 class NodeQueries(Protocol):
@@ -115,3 +124,44 @@ def _refusal(failure: OperationFailed) -> ServiceError:
             return conflict(failure.message, hint=failure.hint)
         case _:
             return unavailable(failure.message, hint=failure.hint)
+
+
+class CopyFilesWork:
+    """`at`: wraps an operation, and raises the alert of a backup target if the target is at fault."""
+
+    def __init__(self, database: Database, sealer: Sealer, images: ImageSources, at: AtTarget) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._images = images
+        self._at = at
+
+    @property
+    def works(self) -> Mapping[str, Work]:
+        return {OPEN: self.open}
+
+    async def open(self, run: TaskRun) -> OperationResult:
+        vm_id, copy_id = run.task.resource_id, UUID(run.task.parameters[COPY])
+        at = await place_of_copy(self._database, copy_id)
+        system, fetched = await self._images.of_task(run, UUID(run.task.parameters[SYSTEM]), span=(0, 30))
+        need = need_of(VmFilesOpen.facts, vm_id, reads_only=True)
+        operation = VmFilesOpen(
+            vm_id=vm_id,
+            copy_id=copy_id,
+            password=store_password(self._sealer, vm_id),
+            disks=await copied_disks(self._database, vm_id, copy_id),
+            place=await place_at(self._database, self._sealer, at.target_id, need),
+            system=system,
+            owner_id=run.task.project_id,
+        )
+        performed = run.perform(operation, step="host", span=(30, 100) if fetched else (0, 100))
+        try:
+            return await self._at(at.target_id, performed)
+        except HostRefused as refusal:
+            elsewhere = at.target_id is None and at.node_id != run.task.node_id
+            if refusal.failure is not FailureCode.NOT_FOUND or not elsewhere:
+                raise
+            raise not_found(
+                "The backup is at the target of the machine's earlier node, and the target of its current node does "
+                "not have it.",
+                hint="Choose a backup made since the machine moved, or ask your provider to mount the same target.",
+            ) from refusal

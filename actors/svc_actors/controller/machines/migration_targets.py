@@ -26,8 +26,7 @@ from svc_actors.controller.machines.spec import effective_rate
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.pool_needs import lack, needs
 from svc_actors.controller.networking.security_groups import CONNTRACK_ON_BRIDGES
-from svc_actors.controller.placement.platforms import platform_lacks
-from svc_actors.controller.placement.refusals import lacking, state_obstacles
+from svc_actors.controller.placement.refusals import lacking, platform_lacks, state_obstacles
 from svc_actors.controller.platforms import platform_of
 from svc_actors.store import Queryable, Record
 from svc_common.errors import not_found

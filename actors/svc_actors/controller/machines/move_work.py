@@ -20,8 +20,8 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.controller.images.empty_disk import disk_image
 from svc_actors.controller.images.files import ImageSources
+from svc_actors.controller.images.own_images import disk_image
 from svc_actors.controller.machines.live_work import LiveWork, follows
 from svc_actors.controller.machines.media import MediaWork
 from svc_actors.controller.machines.moving import LIVE, RESTART, TARGET

@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.machines.records import MachineRow
-from svc_actors.controller.placement.platforms import require_platform
+from svc_actors.controller.placement.refusals import require_platform
 from svc_actors.controller.platforms import platform_of
 from svc_actors.controller.tasks.records import Task
 from svc_actors.store import Queryable, Transaction

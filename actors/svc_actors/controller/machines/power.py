@@ -30,8 +30,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import CustomerNotice, Severity, close_alert, raise_alert
-from svc_actors.controller.machines.records import STABLE_SECONDS, MachineRow
-from svc_actors.controller.machines.services import KEPT_OFF
+from svc_actors.controller.machines.records import KEPT_OFF, STABLE_SECONDS, MachineRow
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, Order, RestartPolicy
 from svc_actors.controller.tasks.runner import Ending, Task, TaskStatus
 from svc_actors.store import Transaction, Via

@@ -25,7 +25,7 @@ from svc_actors.controller.machines.records import MachineRow, write_size
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.machines.windows import FirstBoot
-from svc_actors.controller.placement.platforms import require_platform
+from svc_actors.controller.placement.refusals import require_platform
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.runner import Task, get_task
 from svc_actors.sealing import Sealer

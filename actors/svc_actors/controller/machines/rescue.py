@@ -12,25 +12,31 @@ Why: docs/decisions/0026-resize-reinstall-rescue-iso.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines import power
 from svc_actors.controller.machines.admission import moved, require_not_suspended
 from svc_actors.controller.machines.records import MachineRow, announce_machine
-from svc_actors.controller.machines.spec import Seed
+from svc_actors.controller.machines.spec import Seed, network_spec
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Order
 from svc_actors.controller.tasks.records import Ending, Task
+from svc_actors.controller.tasks.runner import TaskRun, Work
 from svc_actors.sealing import Sealer
-from svc_actors.store import Queryable, Record, Transaction
+from svc_actors.store import Database, Queryable, Record, Transaction
 from svc_common.errors import conflict
+from svc_nodeagent.protocol import OperationResult, VmRescue, VmRescueEnd
 
 OPS: Final = frozenset({Order.RESCUE.op, Order.RESCUE_END.op})
 SUPERSEDED: Final = "rescue_superseded"
 """The parameter of a forced stop that superseded a rescue task: how far the rescue task had come is unknown."""
 _INSTALL: Final = "An administrator installs or enables one, as docs/rescue.md says."
 Parameters = dict[str, object]
+
+_STEP: Final = "host"
 
 
 @dataclass(frozen=True)
@@ -140,3 +146,44 @@ async def write(tx: Transaction, vm_id: UUID, rescue: bool) -> None:
         vm_id,
         rescue,
     )
+
+
+class RescueWork:
+    def __init__(self, database: Database, sealer: Sealer, images: ImageSources) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._images = images
+
+    @property
+    def works(self) -> Mapping[str, Work]:
+        return {Order.RESCUE.op: self.start, Order.RESCUE_END.op: self.end}
+
+    async def start(self, run: TaskRun) -> OperationResult:
+        """The task's id identifies the rescue, so a repeated attempt is the same rescue."""
+        vm_id, parameters = run.task.resource_id, run.task.parameters
+        system, fetched = await self._images.of_task(run, UUID(parameters["image_id"]), span=(0, 50))
+        sealed = await self._database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", vm_id)
+        secret = Seed.unsealed(self._sealer, sealed)
+        if secret.password_hash is None:
+            raise conflict("The rescue password has expired; nothing was changed.", hint="Try again.")
+        operation = VmRescue(
+            vm_id=vm_id,
+            instance_id=str(run.task.id),
+            system=system,
+            password_hash=secret.password_hash,
+            ssh_keys=tuple(parameters["ssh_keys"]),
+            network=await network_spec(self._database, vm_id),
+            runs=parameters["runs"],
+            force=parameters["force"],
+        )
+        return await run.perform(operation, step=_STEP, span=(50, 100) if fetched else (0, 100))
+
+    async def end(self, run: TaskRun) -> OperationResult:
+        vm_id, parameters = run.task.resource_id, run.task.parameters
+        operation = VmRescueEnd(
+            vm_id=vm_id,
+            network=await network_spec(self._database, vm_id),
+            runs=parameters["runs"],
+            force=parameters["force"],
+        )
+        return await run.perform(operation, step=_STEP)

@@ -13,6 +13,7 @@ nothing else happens to the disks meanwhile: no backup, no migration, no resize.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -21,9 +22,18 @@ from uuid import UUID, uuid4
 from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.tasks.records import Ending, Task
-from svc_actors.store import Queryable, Transaction, UniqueViolationError
+from svc_actors.controller.tasks.runner import HostRefused, TaskRun, Work
+from svc_actors.store import Database, Queryable, Transaction, UniqueViolationError
 from svc_common.errors import ErrorCode, conflict, not_found
-from svc_nodeagent.protocol import SnapshotResult
+from svc_nodeagent.protocol import (
+    Done,
+    FailureCode,
+    OperationResult,
+    SnapshotResult,
+    VmSnapshotDelete,
+    VmSnapshotRestore,
+    VmSnapshotTake,
+)
 
 TAKE: Final = "vm.snapshot.take"
 RESTORE: Final = "vm.snapshot.restore"
@@ -33,6 +43,8 @@ SNAPSHOT: Final = "snapshot_id"
 """The parameter of snapshot tasks that names the snapshot."""
 MOST: Final = 5
 """The default limit of a machine's snapshots."""
+
+_STEP: Final = "host"
 
 
 class SnapshotState(StrEnum):
@@ -172,3 +184,37 @@ async def _move(tx: Transaction, snapshot_id: UUID, state: SnapshotState, *, err
     await tx.execute(
         "UPDATE machine_snapshots SET state = $2, error = $3 WHERE id = $1", snapshot_id, state.value, error
     )
+
+
+class SnapshotWork:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def works(self) -> Mapping[str, Work]:
+        return {TAKE: self.take, RESTORE: self.restore, DELETE: self.delete}
+
+    async def take(self, run: TaskRun) -> OperationResult:
+        operation = VmSnapshotTake(vm_id=run.task.resource_id, snapshot_id=_snapshot(run))
+        return await run.perform(operation, step=_STEP)
+
+    async def restore(self, run: TaskRun) -> OperationResult:
+        operation = VmSnapshotRestore(vm_id=run.task.resource_id, snapshot_id=_snapshot(run))
+        return await run.perform(operation, step=_STEP)
+
+    async def delete(self, run: TaskRun) -> OperationResult:
+        """Delete the snapshot. If the agent does not support snapshots and this one was never taken, there is nothing
+        to delete."""
+        operation = VmSnapshotDelete(vm_id=run.task.resource_id, snapshot_id=_snapshot(run))
+        try:
+            return await run.perform(operation, step=_STEP)
+        except HostRefused as refusal:
+            if refusal.failure is not FailureCode.UNSUPPORTED:
+                raise
+            if await was_taken(self._database, operation.snapshot_id):
+                raise
+            return Done()
+
+
+def _snapshot(run: TaskRun) -> UUID:
+    return UUID(run.task.parameters[SNAPSHOT])

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines.services import ISOLATED
+from svc_actors.controller.machines.records import ISOLATED
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
 from svc_actors.controller.networking.security_groups import firewall_of
 from svc_actors.controller.platforms import platform_of

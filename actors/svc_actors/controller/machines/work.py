@@ -26,23 +26,22 @@ from svc_actors.controller.backups.records import (
 )
 from svc_actors.controller.backups.targets import place_at, tell_failed
 from svc_actors.controller.backups.temporary_keys import need_of
-from svc_actors.controller.images.empty_disk import disk_image
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
+from svc_actors.controller.images.own_images import disk_image
 from svc_actors.controller.machines import platforms
-from svc_actors.controller.machines.copy_files_work import CopyFilesWork
+from svc_actors.controller.machines.copy_files import CopyFilesWork
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.media import ISO, MediaWork
 from svc_actors.controller.machines.move_work import MoveWork
 from svc_actors.controller.machines.outcomes import DESTROYED
-from svc_actors.controller.machines.rescue_work import RescueWork
-from svc_actors.controller.machines.snapshot_work import SnapshotWork
+from svc_actors.controller.machines.rescue import RescueWork
+from svc_actors.controller.machines.snapshots import SnapshotWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.machines.windows import ACCOUNT, WindowsPasswords
-from svc_actors.controller.tasks.insisting import has_node_answer, retry_until_final
-from svc_actors.controller.tasks.run import task_seconds
+from svc_actors.controller.tasks.run import has_node_answer, retry_until_final, task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,

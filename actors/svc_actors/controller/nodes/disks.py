@@ -18,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.controller.nodes.together import for_nodes
+from svc_actors.controller.nodes.live_figures import for_nodes
 from svc_actors.disk_space import DiskLevel, Space, read_thresholds
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import Capacity

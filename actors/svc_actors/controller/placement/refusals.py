@@ -17,14 +17,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_needs import lack, needs
-from svc_actors.controller.placement.platforms import platform_lacks
 from svc_actors.sizes import disk_text, memory_text
 from svc_actors.store import Queryable, Record
-from svc_common.errors import ErrorCode, ServiceError, capacity, not_found, unavailable
-from svc_nodeagent.protocol import PLAIN, Firmware, Platform
+from svc_common.errors import ErrorCode, ServiceError, capacity, conflict, not_found, unavailable
+from svc_nodeagent.protocol import PLAIN, TPM_FEATURE, Firmware, Platform
 
 MOST_EXPLAINED: Final = 100
 """The most nodes that the details of a refusal list, however many there are."""
+
+_UNTOLD: Final = "its agent is of an earlier release, which knows neither UEFI nor TPM: upgrade it"
+_ABOUT: Final = {Firmware.UEFI.value: "firmware", Firmware.UEFI_SECURE.value: "firmware", TPM_FEATURE: "tpm"}
 
 
 class NodesAway(ServiceError):  # noqa: N818 - named for what it says
@@ -279,3 +281,27 @@ def _listed(words: Iterable[str]) -> str:
     """A list in words: "one", "one and two", "one, two and three"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+# Invariant: a machine is placed, moved, reinstalled and restored only on a node that has reported its firmware and its
+# TPM. A node that has not reported (an agent of an earlier release) counts as having a BIOS and nothing else.
+def platform_lacks(facts: Mapping[str, Any] | None, needs: tuple[str, ...]) -> list[str]:
+    """Why a node with these facts cannot have machines with these needs. Each reason starts with `firmware:` or
+    `tpm:`."""
+    told = facts or {}
+    # The node has a feature only if `platform_features` lists it. `platform_lacks` gives only the reason for a missing
+    # one: a feature that is not in it may still be missing.
+    features, lacks = told.get("platform_features") or (), told.get("platform_lacks") or {}
+    missing = [need for need in needs if need not in features]
+    return [f"{_ABOUT[need]}: {lacks.get(need, _UNTOLD)}" for need in missing]
+
+
+async def require_platform(queryable: Queryable, node_id: UUID | None, platform: Platform) -> None:
+    """Raises conflict if the machine's node does not offer this platform."""
+    facts = await queryable.fetchval("SELECT facts FROM nodes WHERE id = $1", node_id)
+    if reasons := platform_lacks(facts, platform.needs):
+        raise conflict(
+            f"The machine's node does not support this: {'; '.join(reasons)}. The machine was not changed.",
+            hint="Move the machine to another node, or ask an administrator to fix that and run `svc node inventory`.",
+            details={"reasons": reasons},
+        )

@@ -28,7 +28,7 @@ import trio
 
 from svc_actors.allowance import Allowances
 from svc_actors.controller.machines.observing import MachineReport, record_observations
-from svc_actors.controller.nodes.domain_changes import note_domain_changes
+from svc_actors.controller.nodes.domains import note_domain_changes
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
 from svc_actors.controller.reconcile.node_queue import NodeQueue

@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.machines.services import ISOLATED
+from svc_actors.controller.machines.records import ISOLATED
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.changes import network_applied, network_changed
 from svc_actors.controller.networking.drift import NetworkDrift, Recorded, compare

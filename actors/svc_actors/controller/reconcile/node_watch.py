@@ -32,9 +32,8 @@ from svc_actors.controller.gateway.gateway import Gateway, GatewayHooks, NodeUna
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.observing import MachineReport
 from svc_actors.controller.nodes.disks import NodeDisks
-from svc_actors.controller.nodes.live_figures import record_live_figures
+from svc_actors.controller.nodes.live_figures import for_nodes, record_live_figures
 from svc_actors.controller.nodes.node import Node, offline_alert, silent_alert
-from svc_actors.controller.nodes.together import for_nodes
 from svc_actors.controller.reconcile.machine_reports import Deliver, MachineReports
 from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner

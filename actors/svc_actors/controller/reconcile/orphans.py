@@ -24,7 +24,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
-from svc_actors.controller.machines.services import ISOLATED
+from svc_actors.controller.machines.records import ISOLATED
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.carried import MOST_CARRIED, note_carried
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork

@@ -24,7 +24,6 @@ from uuid import UUID
 import structlog
 
 from svc_actors.alerts import CustomerNotice, Severity, close_alert, raise_alert
-from svc_actors.controller.said import safe_name
 from svc_actors.controller.volumes.records import (
     MOST_KEPT,
     VolumeRow,
@@ -64,6 +63,8 @@ SELECT volumes.*, volumes.changed_at > $3 OR EXISTS (
                    OR resource_kind = 'vm' AND resource_id = volumes.vm_id)) AS decided
 FROM volumes WHERE node_id = $1 AND deleted_at IS NULL OR id = ANY($2::uuid[]) ORDER BY id
 FOR NO KEY UPDATE OF volumes SKIP LOCKED"""
+
+_MOST: Final = 200
 
 
 async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
@@ -307,3 +308,10 @@ async def _may_have(tx: Transaction, vm_id: UUID, volume: VolumeRow) -> bool:
             MOST_VOLUMES,
         )
     )
+
+
+# A name reported by a host is used if a person could have chosen it, and replaced otherwise.
+def safe_name(said: str, otherwise: str) -> str:
+    """`said` if it is one non-blank line of at most `_MOST` characters, without control characters or characters that
+    change the text's direction; else `otherwise`."""
+    return said if said.strip() and said.isprintable() and len(said) <= _MOST else otherwise

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.tasks.insisting import has_node_answer, retry_until_final
+from svc_actors.controller.tasks.run import has_node_answer, retry_until_final
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,

@@ -1,7 +1,12 @@
-"""The rescue system that comes with the controller, stored as an image: nodes fetch it like any image's file.
+"""Images that the controller keeps itself, at every start: the empty disk, and the rescue system that comes with it.
 
-It is stored at every start, so an upgrade of the controller installs its rescue system. If an administrator has
-disabled it, it stays disabled; one that they add is an image of the same kind.
+The empty disk is the backing image of the disk of a machine that is installed from an ISO. A migration of the
+database creates its record, which never changes; its file is written if it is missing. So every disk has a backing
+image, and migrations of machines, backups and volumes need no special case.
+
+The rescue system is stored as an image: nodes fetch it like any image's file. So an upgrade of the controller installs
+its rescue system. If an administrator has disabled it, it stays disabled; one that they add is an image of the same
+kind.
 """
 
 from __future__ import annotations
@@ -10,18 +15,43 @@ import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import structlog
 import trio
 
 from svc_actors.controller.images.files import ImageFiles
 from svc_actors.controller.images.images import CustomImage, add_custom, set_file
-from svc_actors.store import Caller, Database, Record, Transaction, service_itself
+from svc_actors.store import Caller, Database, Queryable, Record, Transaction, service_itself
 from svc_common.errors import ServiceError
+
+EMPTY_DISK: Final = UUID(int=1)
+SIZE_BYTES: Final = 1024 * 1024
+log = structlog.get_logger(__name__)
 
 SLUG: Final = "rescue"
 _CHUNK_BYTES: Final = 1024 * 1024
-log = structlog.get_logger(__name__)
+
+
+async def disk_image(queryable: Queryable, image_id: UUID) -> UUID:
+    """The backing image of the disk of a machine that is created from this image."""
+    iso = await queryable.fetchval("SELECT true FROM images WHERE id = $1 AND kind = 'iso'", image_id)
+    return EMPTY_DISK if iso else image_id
+
+
+async def keep_empty_disk(files: ImageFiles) -> None:
+    """Write the file if it is missing. A full disk does not stop the start: machines are created from ISOs once there
+    is room."""
+    if files.find(str(EMPTY_DISK)) is not None:
+        return
+    try:
+        await files.write(EMPTY_DISK, _zeros())
+    except ServiceError as error:
+        log.warning("image.empty_disk_not_kept", error=str(error))
+
+
+async def _zeros() -> AsyncIterator[bytes]:
+    yield bytes(SIZE_BYTES)
 
 
 async def keep_rescue_system(database: Database, files: ImageFiles, source: Path) -> None:

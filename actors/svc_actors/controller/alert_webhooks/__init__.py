@@ -1,1 +1,0 @@
-"""Alerts to operators by signed webhooks: the receivers, and their notifications."""
