@@ -10,7 +10,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.panel.htaccess.reading import JudgedFile, judged_files
+from svc_actors.panel.htaccess import JudgedFile, judged_files
 from svc_webhost.htaccess.verdicts import Verdict
 
 operations = Operations[Panel]()

@@ -8,7 +8,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.panel.backups.timing import DEFAULT_BACKUPS, DefaultBackups
+from svc_actors.panel.backups.schedules import DEFAULT_BACKUPS, DefaultBackups
 
 operations = Operations[Panel]()
 

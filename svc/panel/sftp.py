@@ -19,7 +19,8 @@ from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.panel.sftp import SftpRow, records
+from svc_actors.panel import sftp
+from svc_actors.panel.sftp import SftpRow
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.secrets import new_secret
@@ -132,7 +133,7 @@ class SftpDeleteRequest(SiteChange):
 )
 async def list_accounts(context: Context[Panel], request: SiteRequest) -> list[SftpAccount]:
     site = await site_of(context.services.database, context.principal, request.id)
-    return [_shown(context, row) for row in await records.read_all(context.services.database, site.id)]
+    return [_shown(context, row) for row in await sftp.read_all(context.services.database, site.id)]
 
 
 @operations.declare(
@@ -172,7 +173,7 @@ async def create(context: Context[Panel], request: SftpCreateRequest) -> SftpAcc
     async def work(tx: Transaction) -> SftpRow:
         locked = await locked_site_of(tx, context.principal, site.id)
         _require_there(locked)
-        row = await records.add(tx, locked, request.name, request.kind, request.folder, hashed, keys)
+        row = await sftp.add(tx, locked, request.name, request.kind, request.folder, hashed, keys)
         details = {"kind": row.kind.value, "folder": row.folder, "password": hashed is not None, "keys": len(keys)}
         await audit.record(tx, context.caller, row.target, details)
         return row
@@ -202,7 +203,7 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
 
     async def work(tx: Transaction) -> SftpRow:
         await locked_site_of(tx, context.principal, site.id)
-        row = await records.read(tx, site.id, request.account_id)
+        row = await sftp.read(tx, site.id, request.account_id)
         given = "password" in request.model_fields_set or request.new_password
         after = (hashed if given else row.password_hash, row.keys if keys is None else keys)
         if after[0] is None and not after[1]:
@@ -210,9 +211,9 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
                 f"{row.login} would have neither a password nor a key; nothing was changed.",
                 hint="Delete the account if it is no longer needed.",
             )
-        await records.write_credentials(tx, row, *after)
+        await sftp.write_credentials(tx, row, *after)
         await audit.record(tx, context.caller, row.target, {"password": given, "keys": len(after[1])})
-        return await records.read(tx, site.id, row.id)
+        return await sftp.read(tx, site.id, row.id)
 
     row = await services.database.transact(work)
     await services.sftp.agree(row.login)
@@ -232,8 +233,8 @@ async def delete(context: Context[Panel], request: SftpDeleteRequest) -> None:
 
     async def work(tx: Transaction) -> None:
         await locked_site_of(tx, context.principal, site.id)
-        row = await records.read(tx, site.id, request.account_id)
-        await records.remove(tx, row)
+        row = await sftp.read(tx, site.id, request.account_id)
+        await sftp.remove(tx, row)
         await audit.record(tx, context.caller, row.target)
 
     await services.database.transact(work)

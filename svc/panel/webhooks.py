@@ -19,10 +19,8 @@ from svc.identity.webhooks import (
     Webhooks,
 )
 from svc.registry.operation import Model
-from svc_actors.panel.webhooks import endpoints
-from svc_actors.panel.webhooks.endpoints import EVERY_EVENT
-from svc_actors.panel.webhooks.events import WebhookEvent
-from svc_actors.panel.webhooks.outbox import emit_to
+from svc_actors.panel import webhooks as endpoints
+from svc_actors.panel.webhooks import EVERY_EVENT, WebhookEvent, emit_to
 from svc_actors.sealing import Sealer
 from svc_actors.store import Record, Transaction
 from svc_actors.webhooks.endpoints import Issued

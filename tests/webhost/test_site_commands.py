@@ -42,7 +42,7 @@ OURS_FOR_A_SITE = {
     "svc_webhost/confined/sql.py": "the client of a database, within the group that it was started in",
     "svc_webhost/confined/upload_pack.py": "git's protocol of a private repository, which executes nothing of the site",
     "svc_webhost/databases/dump.py": "dumps, by the servers' own clients",
-    "svc_actors/panel/apps/private_repositories.py": "runs `upload_pack`",
+    "svc_actors/panel/apps/deploy_keys.py": "runs `upload_pack`",
     "svc_actors/panel/imports/analysing.py": "runs `survey`, which executes nothing of the archive",
     "svc_actors/panel/imports/applying.py": "runs `take`, and the client of `load_command`",
     "svc_actors/panel/imports/contents.py": "the client of `load_command`",

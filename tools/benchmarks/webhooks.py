@@ -22,7 +22,8 @@ import trio
 
 from svc.panel.config import PanelConfig
 from svc.service.panel.compose import open_services
-from svc_actors.panel.webhooks import WebhookEvent, emit, endpoints
+from svc_actors.panel import webhooks as endpoints
+from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Transaction, embedded, known_migrations, migrate
 from svc_actors.webhooks.endpoints import Issued

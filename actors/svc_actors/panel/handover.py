@@ -24,10 +24,10 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, close_alerts, raise_alert
+from svc_actors.panel import sftp
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.records import write_user_wanted
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue, hand_over_jobs
-from svc_actors.panel.sftp import records as access
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.wordpress.database import LABEL, WordPressDatabases
@@ -61,9 +61,9 @@ class RevokedAccess:
 
 async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databases: SiteDatabases) -> RevokedAccess:
     """From now on `site`, whose row is locked, belongs to `owner_id`: end the credentials of the previous owner."""
-    logins = await access.read_all(tx, site.id)
+    logins = await sftp.read_all(tx, site.id)
     for login in logins:
-        await access.remove(tx, login)
+        await sftp.remove(tx, login)
     await hand_over_jobs(tx, site.id, owner_id)
     users = await tx.fetch(
         "SELECT id, engine, name FROM database_users WHERE site_id = $1 AND status = 'active' ORDER BY engine, name",

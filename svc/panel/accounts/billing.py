@@ -43,10 +43,10 @@ from svc.registry.shapes import LINE
 from svc_actors.panel.accounts.allowances import use_of
 from svc_actors.panel.accounts.plans import give_plan, plan_named, write_suspended
 from svc_actors.panel.host_work import soon
+from svc_actors.panel.sites.following import limit_sites, restore_sites, suspend_sites
 from svc_actors.panel.sites.resuming import follow
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteType
-from svc_actors.panel.sites.with_account import limit_sites, restore_sites, suspend_sites
 from svc_actors.store import Transaction, audit
 from svc_common.errors import ServiceError, conflict, wrong_field
 from svc_webhost.launcher import Limits

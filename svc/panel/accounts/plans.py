@@ -21,9 +21,9 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import NAME, Shape
 from svc_actors.panel.accounts.allowances import ALLOWANCE_COLUMNS, MOST_SITES, Allowances
 from svc_actors.panel.accounts.plans import change_plan, create_plan, delete_plan, plan_target
-from svc_actors.panel.backups.timing import DefaultBackups
+from svc_actors.panel.backups.schedules import DefaultBackups
+from svc_actors.panel.sites.following import limit_sites
 from svc_actors.panel.sites.resuming import follow
-from svc_actors.panel.sites.with_account import limit_sites
 from svc_actors.store import Queryable, Transaction, audit
 from svc_common.errors import not_found, wrong_field
 

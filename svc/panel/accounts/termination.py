@@ -28,9 +28,9 @@ from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.deletion import delete_site
+from svc_actors.panel.sites.following import suspend_sites
 from svc_actors.panel.sites.records import SITE_COLUMNS, as_site
 from svc_actors.panel.sites.states import SiteStatus
-from svc_actors.panel.sites.with_account import suspend_sites
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction, audit, service_itself
 from svc_common.errors import conflict, invalid, unavailable

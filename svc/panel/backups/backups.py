@@ -36,9 +36,14 @@ from svc_actors.panel.backups.records import (
     create_backup,
     start_deletion,
 )
-from svc_actors.panel.backups.retention import RetentionPolicy
-from svc_actors.panel.backups.schedule_records import remove_schedule, write_schedule
-from svc_actors.panel.backups.timing import Frequency, next_run, overdue
+from svc_actors.panel.backups.schedules import (
+    Frequency,
+    RetentionPolicy,
+    next_run,
+    overdue,
+    remove_schedule,
+    write_schedule,
+)
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn
 from svc_actors.panel.sites.records import SiteRow

@@ -15,9 +15,8 @@ from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
 from svc.registry.shapes import Shape
 from svc_actors.panel.backups.records import BACKUP_SOURCE, BackupPart, BackupStatus, Cause
-from svc_actors.panel.backups.retention import DEFAULT_KEEP
+from svc_actors.panel.backups.schedules import DEFAULT_KEEP, Frequency
 from svc_actors.panel.backups.targets import TargetRow
-from svc_actors.panel.backups.timing import Frequency
 from svc_actors.store import Record
 
 Hour = Annotated[int, Field(ge=0, le=23)]

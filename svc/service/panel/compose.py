@@ -54,9 +54,9 @@ from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.stepped_back import ROUND_SECONDS as UNRECORDED_SECONDS
 from svc_actors.panel.stepped_back import UnrecordedSites
-from svc_actors.panel.updates.watch import ROUND_SECONDS as UPDATES_SECONDS
-from svc_actors.panel.updates.watch import check_daily
-from svc_actors.panel.webhooks.endpoints import after_round
+from svc_actors.panel.updates.work import ROUND_SECONDS as UPDATES_SECONDS
+from svc_actors.panel.updates.work import check_daily
+from svc_actors.panel.webhooks import after_round
 from svc_actors.panel.wordpress.cron import ROUND_SECONDS as CRON_SECONDS
 from svc_actors.panel.wordpress.cron import WordPressCron
 from svc_actors.runtime import ActorSystem

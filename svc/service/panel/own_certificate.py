@@ -20,7 +20,7 @@ from svc_actors.alerts import Severity, set_alert
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Keeper, alert_of
 from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.panel.certificates import CertificateError, parsed
-from svc_actors.panel.certificates.challenge_files import ChallengeFiles
+from svc_actors.panel.certificates.proofs import ChallengeFiles
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 from svc_common.durable import write_whole

@@ -14,7 +14,7 @@ from svc.service.panel.own_certificate import PanelCertificate
 from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
-from svc_actors.panel.certificates.challenge_files import ChallengeFiles
+from svc_actors.panel.certificates.proofs import ChallengeFiles
 from svc_actors.panel.certificates.reasons import Reasons
 from svc_actors.panel.certificates.served import VisitorAddress
 from svc_actors.panel.certificates.site_certificates import SiteCertificates

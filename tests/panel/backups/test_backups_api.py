@@ -6,7 +6,7 @@ import os
 
 import trio
 
-from svc_actors.panel.jobs.bounds import MOST_WAITING_OF_SITE
+from svc_actors.panel.jobs.queue import MOST_WAITING_OF_SITE
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
 from tests.support.site_files import give

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc_actors.panel.backups.timing import Frequency, default_time, next_run
+from svc_actors.panel.backups.schedules import Frequency, default_time, next_run
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from svc_actors.panel.backups.retention import RetentionPolicy, expired
-from svc_actors.panel.backups.timing import Frequency, next_run, overdue
+from svc_actors.panel.backups.schedules import Frequency, RetentionPolicy, expired, next_run, overdue
 from tests.support.restic import RecordedRestic
 from tests.support.site_backups import Backed
 

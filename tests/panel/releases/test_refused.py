@@ -148,7 +148,7 @@ async def test_a_disk_that_fills_while_it_is_unpacked_leaves_nothing_of_it(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("svc_actors.panel.releases.unpacking.shutil.copyfileobj", full)
+    monkeypatch.setattr("svc_actors.panel.releases.work.shutil.copyfileobj", full)
     world.offer()
 
     job = await world.ordered()

@@ -13,8 +13,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc_actors.panel.updates.watch import check_daily
-from svc_actors.panel.updates.work import STEPS
+from svc_actors.panel.updates.work import STEPS, check_daily
 from svc_actors.store import Database
 from svc_common.errors import ServiceError, unavailable
 from svc_webhost.accounts import SiteAccount

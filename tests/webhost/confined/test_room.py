@@ -27,7 +27,7 @@ _OF_THE_PANEL = {
     "svc_webhost/sftp/shell/services.py": "a program of ours",
     "svc_webhost/wordpress/sites.py": "a program of ours",
     "svc_webhost/wordpress/source.py": "an archive whose digest is known",
-    "svc_actors/panel/releases/unpacking.py": "a release whose digest is known",
+    "svc_actors/panel/releases/work.py": "a release whose digest is known",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.panel.accounts.allowances import Allowances
-from svc_actors.panel.backups.timing import DefaultBackups
+from svc_actors.panel.backups.schedules import DefaultBackups
 from svc_actors.store import ForeignKeyViolationError, Queryable, Target, Transaction, UniqueViolationError
 from svc_common.errors import conflict, not_found
 

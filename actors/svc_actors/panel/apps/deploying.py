@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from svc_actors.panel.accounts.disk_use import require_disk_room
-from svc_actors.panel.apps.deploy_keys import deploy_key_for
+from svc_actors.panel.apps.deploy_keys import deploy_key_for, repository_connection, upload_pack_order
 from svc_actors.panel.apps.deployments import (
     mark_removed,
     stale_folders,
@@ -24,7 +24,6 @@ from svc_actors.panel.apps.deployments import (
     write_ready,
     write_unusable,
 )
-from svc_actors.panel.apps.private_repositories import order_of, repository_connection
 from svc_actors.panel.apps.records import DEPLOYED
 from svc_actors.panel.apps.site_app import SiteApp
 from svc_actors.panel.files import site_folder
@@ -149,7 +148,7 @@ class AppDeployment:
             await fetch()
         else:
             key = await deploy_key_for(self._database, site, repository.by_ssh)
-            order = order_of(key, self._sealer, site, repository.by_ssh, addresses[0])
+            order = upload_pack_order(key, self._sealer, site, repository.by_ssh, addresses[0])
             await repository_connection(run, order, _FETCH_SECONDS, fetch)
         [commit] = said
         if not is_commit(commit):

@@ -1,7 +1,7 @@
 """Backups of a site that has lost most of its files since the backup before.
 
 The site may have been emptied by mistake, and retention would in time leave only such backups. So the backup is marked,
-an alert reports it, and retention counts it apart from the others (`retention`).
+an alert reports it, and retention counts it apart from the others (`schedules`).
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ from svc_actors.panel.backups.records import (
 )
 from svc_actors.panel.backups.reduced import reduced_from, tell_of_reduced
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository, remove_repository_row
-from svc_actors.panel.backups.retention import expired
-from svc_actors.panel.backups.schedule_records import keep_of
+from svc_actors.panel.backups.schedules import expired, keep_of
 from svc_actors.panel.backups.targets import all_targets
 from svc_actors.panel.backups.tools import Tools, complete_snapshot_ids
 from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, close_alerts_of

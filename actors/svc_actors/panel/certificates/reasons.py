@@ -16,7 +16,7 @@ import trio
 
 from svc_actors.acme import AcmeError, ChallengeType, Refused
 from svc_actors.certificates.left_out import LeftOut, Refusal
-from svc_actors.panel.certificates.zone_proofs import NOT_SHOWN
+from svc_actors.panel.certificates.proofs import NOT_SHOWN
 from svc_actors.panel.dns.proving import zone_of
 from svc_common.errors import ServiceError
 from svc_common.outbound import Resolve

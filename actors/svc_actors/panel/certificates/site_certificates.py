@@ -29,9 +29,9 @@ from svc_actors.alerts import set_alert
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, IssuingServices, Keeper, left_out
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
-from svc_actors.panel.certificates.challenge_files import ChallengeFiles
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards, wildcards_of
+from svc_actors.panel.certificates.proofs import ChallengeFiles, ZoneProofs
 from svc_actors.panel.certificates.reasons import Reasons
 from svc_actors.panel.certificates.records import (
     KEY_PURPOSE,
@@ -43,7 +43,6 @@ from svc_actors.panel.certificates.records import (
     write_certificate,
 )
 from svc_actors.panel.certificates.served import VisitorAddress, compare_served, served_alert
-from svc_actors.panel.certificates.zone_proofs import ZoneProofs
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.host_work import finished, soon
 from svc_actors.panel.sites.records import SiteRow, read_site

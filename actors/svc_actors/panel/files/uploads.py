@@ -20,7 +20,7 @@ import trio
 
 from svc_actors.panel.accounts.allowances import lock_owner
 from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
-from svc_actors.panel.files.folders import site_folder
+from svc_actors.panel.files.files import site_folder
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.panel.backups.schedule_records import DEFAULT_OF
+from svc_actors.panel.backups.schedules import DEFAULT_OF
 from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database

@@ -43,13 +43,17 @@ import trio
 from svc_actors.panel.databases.looking import check_dump as look_at_dump
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.host_work import finished
-from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
-from svc_actors.panel.htaccess.telling import tell
-from svc_actors.panel.imports.applied import Applied, Parts, choices_of
+from svc_actors.panel.htaccess import PasswordsAt, apply_wishes, blocking_lines, judged_files
+from svc_actors.panel.imports.applied import (
+    Applied,
+    Parts,
+    choices_of,
+    imported_password_files,
+    outside_password_files,
+    site_password_files,
+)
 from svc_actors.panel.imports.belongings import CALLER, RelatedImports
-from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, imported_state, lost_rows
-from svc_actors.panel.imports.passwords import imported_password_files, outside_password_files, site_password_files
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
@@ -342,7 +346,7 @@ class ImportApplication:
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
 
         async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[list[str]]:
-            lines = await tell(tx, locked, wishes)
+            lines = await apply_wishes(tx, locked, wishes)
             return ChangedTo(locked.target, {"htaccess": lines}, result=lines)
 
         if not wishes:

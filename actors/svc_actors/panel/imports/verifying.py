@@ -24,8 +24,8 @@ import trio
 
 from svc_actors.panel.certificates import read_site_certificate
 from svc_actors.panel.files import site_folder
+from svc_actors.panel.htaccess import blocking_lines
 from svc_actors.panel.imports.applied import choices_of
-from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.comparing import Answer, are_pages, check, difference, difference_of_pages, is_asked
 from svc_actors.panel.imports.contents import NOT_LOADED, Contents, served_by
 from svc_actors.panel.imports.plan import task_of

@@ -3,9 +3,8 @@
 Why: docs/decisions/0047-jobs-and-schedules.md.
 """
 
-from svc_actors.panel.jobs.bounds import require_turn
 from svc_actors.panel.jobs.jobs import Jobs
-from svc_actors.panel.jobs.queue import JobQueue
+from svc_actors.panel.jobs.queue import JobQueue, require_turn
 from svc_actors.panel.jobs.records import (
     INTERRUPTED,
     Job,

@@ -37,10 +37,13 @@ from svc_actors.panel.jobs.records import (
 )
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Queryable, Target, Transaction, UniqueViolationError, audit
-from svc_common.errors import conflict, not_found
+from svc_common.errors import conflict, not_found, rate_limited
 
 ONE_AT_A_SITE: Final = "jobs_one_at_a_site"
 """The unique index that prevents two running jobs of the same site, whatever their classes."""
+
+MOST_WAITING_OF_SITE: Final = 10
+MOST_WAITING_OF_CUSTOMER: Final = 30
 
 
 @dataclass(frozen=True)
@@ -224,3 +227,26 @@ async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting
     undone = await queryable.fetch("SELECT site_id FROM stagings WHERE status = 'undoing'")
     held = {row["site_id"] for row in undone}
     return [job for job in waiting if job.site_id not in held], running
+
+
+# The queues are fair, so one tenant's jobs do not delay those of others. But each job is a row with steps and a log,
+# and every waiting job delays those behind it. Deletions and the panel's own jobs have no limit.
+async def require_turn(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
+    """Raises `rate_limited` if the site or the customer has too many waiting jobs. An advisory lock, held until the
+    transaction ends, makes concurrent orders count each other."""
+    await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended('waiting jobs ' || $1, 0))", str(owner_id))
+    row = await tx.fetchone(
+        """SELECT count(*) FILTER (WHERE site_id = $1) AS of_site, count(*) FILTER (WHERE owner_id = $2) AS of_customer
+           FROM jobs WHERE status = 'queued' AND (site_id = $1 OR owner_id = $2)""",
+        site_id,
+        owner_id,
+    )
+    for waiting, most, whose in (
+        (row["of_site"], MOST_WAITING_OF_SITE, "this site"),
+        (row["of_customer"], MOST_WAITING_OF_CUSTOMER, "this customer"),
+    ):
+        if waiting >= most:
+            raise rate_limited(
+                f"{waiting} jobs of {whose} are already queued; nothing was started.",
+                hint=f"Wait until they have ended, or cancel some of them: at most {most} may be queued.",
+            )

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict
 from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.targets import AnySettings, LocalSettings, write_target
 from svc_actors.panel.databases.records import mark_all_for_rebuild
-from svc_actors.panel.dns.moving import move_addresses
+from svc_actors.panel.dns.restoring import move_addresses
 from svc_actors.panel.jobs import enqueue
 from svc_actors.panel.jobs.records import end_all
 from svc_actors.panel.recovery.manifest import Manifest

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
 from svc_actors.panel.accounts.allowances import lock_owner, require_site_room
-from svc_actors.panel.backups.schedule_records import write_default_schedule
+from svc_actors.panel.backups.schedules import write_default_schedule
 from svc_actors.panel.sites.claims import claim
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.php import SitePhp

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
-from svc_actors.panel.sites.copies import copies_of
+from svc_actors.panel.sites.following import copies_of
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
 from svc_actors.panel.sites.site import Site

@@ -23,8 +23,8 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from svc_actors.panel.host_work import HostWork, Ordered, Work
-from svc_actors.panel.sites.copies import restore_copies, suspend_copies
 from svc_actors.panel.sites.first_page import first_page
+from svc_actors.panel.sites.following import restore_copies, suspend_copies, suspend_with_account
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import (
     SiteRow,
@@ -45,7 +45,6 @@ from svc_actors.panel.sites.states import (
     SuspendedBy,
     move,
 )
-from svc_actors.panel.sites.with_account import suspend_with_account
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Target, Transaction, audit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
@@ -23,6 +23,7 @@ from svc_actors.panel.updates.records import (
     UpdateMode,
     UpdateRun,
     Wanted,
+    read_look,
     read_mode,
     read_run,
     write_before,
@@ -31,8 +32,7 @@ from svc_actors.panel.updates.records import (
     write_plan,
     write_silent,
 )
-from svc_actors.panel.webhooks.events import WebhookEvent
-from svc_actors.panel.webhooks.outbox import emit
+from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Queryable, Transaction
 from svc_actors.webhooks.payload import Scalar
@@ -59,6 +59,9 @@ _WORST: Final = 500
 """From this HTTP status on a site counts as not answering."""
 T = TypeVar("T")
 _OF_A_SITE: Final = re.compile(rf"site-(?P<number>[0-9]+)-(?P<kind>{PHP}|{APP})?.*")
+
+ROUND_SECONDS: Final = 600.0
+EVERY: Final = timedelta(hours=24)
 
 
 async def enqueue_look(tx: Transaction, *, daily: bool = False) -> Job:
@@ -297,3 +300,22 @@ async def _each(things: Sequence[T], act: Callable[[T], Awaitable[None]]) -> Non
 
 async def _unheard(lines: list[str]) -> None:
     """Discards the content of a page."""
+
+
+async def check_daily(database: Database) -> None:
+    """One round: queue the job that is due. A failed attempt counts, so the next one is a day later."""
+
+    async def work(tx: Transaction) -> None:
+        mode, look = await read_mode(tx), await read_look(tx)
+        due = look is None or datetime.now(UTC) - look.tried_at >= EVERY
+        queued = await tx.fetchval(
+            "SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') LIMIT 1", LOOK
+        )
+        if mode is UpdateMode.OFF or not due or queued is not None or await under_way(tx) is not None:
+            return
+        if mode is UpdateMode.AUTOMATIC:
+            await enqueue_install(tx, Wanted.SECURITY, daily=True)
+        else:
+            await enqueue_look(tx, daily=True)
+
+    await database.transact(work)

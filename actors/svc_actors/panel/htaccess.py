@@ -1,12 +1,14 @@
-"""Reads and judges the .htaccess files of a site, given the site's current configuration.
+"""A site's .htaccess files: judged, given the site's current configuration, and applied as settings of the panel.
 
-A tenant writes these files, so the helper of the site's files judges them (`host.confined.judge`). Its result is data.
+A tenant writes these files, so the helper of the site's files judges them (`confined.judge`). Its result is data. What
+the lines ask for is set as the owner would: redirects, denied and protected paths, HTTPS, names and PHP settings.
+Existing settings stay: a redirect of the same path to elsewhere was set on purpose.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -14,11 +16,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.sites.php import PHP_TYPES, php_of
-from svc_actors.panel.sites.protected_paths import protections_of
-from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.claims import set_redirected
+from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
+from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, php_of
+from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, protect, protections_of
+from svc_actors.panel.sites.records import SiteRow, change_record
+from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect
 from svc_actors.panel.sites.states import SiteType
-from svc_actors.store import Queryable
+from svc_actors.store import Queryable, Transaction
 from svc_common.errors import unavailable
 from svc_webhost.confined.protocol import PARSING_SECONDS, JudgeHtaccess
 from svc_webhost.confined_client import ConfinedFiles
@@ -165,3 +170,67 @@ async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
         "names": {row["name"]: row["redirect_to_primary"] for row in names if row["name"] != site.domain},
         "settings": php_of(site).settings.model_dump(mode="json") if site.type in PHP_TYPES else None,
     }
+
+
+async def blocking_lines(
+    files: ConfinedFiles,
+    folders: HostFolders,
+    queryable: Queryable,
+    site: SiteRow,
+    passwords: Mapping[str, PasswordsAt | str] | None = None,
+    root: str = "",
+) -> list[str]:
+    """The lines, each with its place and the reason. `passwords` and `root` as in `judged_files`."""
+    judged = await judged_files(files, folders, queryable, site, passwords, root)
+    blocking = [f"{path}:{one.line}: {one.text} ({one.reason})"[:300] for path, one in judged.blocking]
+    if not judged.complete:
+        blocking.append("not all of the .htaccess files could be read")
+    return blocking
+
+
+async def apply_wishes(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[str]:
+    """Returns what was set, in words; the site's row is locked."""
+    told: list[str] = []
+    rows = await tx.fetch("SELECT path, below FROM site_redirects WHERE site_id = $1", site.id)
+    redirected = {(row["path"], row["below"]) for row in rows}
+    denied = {
+        row["pattern"] for row in await tx.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
+    }
+    protected = {
+        row["path"] for row in await tx.fetch("SELECT path FROM site_protected_paths WHERE site_id = $1", site.id)
+    }
+    settings: dict[str, Any] = {}
+    for wish in dict.fromkeys(wishes):
+        match wish:
+            case Redirected(path, target, status, below):
+                if (path, below) in redirected or len(redirected) >= MOST_REDIRECTS:
+                    continue
+                await add_redirect(tx, site, path, target, status, below=below)
+                redirected.add((path, below))
+                told.append(f"a redirect of {path}{' and all below it' if below else ''} to {target}")
+            case Denied(pattern):
+                if pattern in denied or len(denied) >= MOST_DENIED:
+                    continue
+                await add_denied_path(tx, site, pattern)
+                denied.add(pattern)
+                told.append(f"visitors are refused {pattern}")
+            case Protected(path, logins):
+                if path in protected or len(protected) >= MOST_PROTECTED:
+                    continue
+                await protect(tx, site, path, dict(logins))
+                protected.add(path)
+                told.append(f"{path} asks for a password; logins brought: {len(logins)}")
+            case HttpsForced():
+                await change_record(tx, site, {"force_https": True})
+                told.append("visitors are sent to HTTPS")
+            case NameRedirected(name):
+                await set_redirected(tx, site, name, True)
+                told.append(f"visitors of {name} are sent to {site.domain}")
+            case PhpSet(setting, value):
+                settings[setting] = value
+                told.append(f"PHP has {setting} {value}")
+    if settings:
+        php = php_of(site).record
+        php["settings"] |= settings
+        await change_record(tx, site, {"php": SitePhp.model_validate(php).record})
+    return told

@@ -1,20 +1,27 @@
-"""Access accounts as the database keeps them: the only writer of `sftp_accounts`."""
+"""Access accounts of sites: their records, of which this is the only writer, and the server, which lets in nobody else.
+
+Invariant: one task at a time reads the records and updates the server, so the server's last update is from after the
+change that caused it. A failed update is repeated with the next change and every half minute.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+import trio
+
 from svc_actors.panel.accounts.allowances import SHELL_ALLOWED
+from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.panel.sites.records import SiteRow
-from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
-from svc_common.errors import conflict, forbidden, not_found
+from svc_actors.store import Database, EventLog, Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_common.errors import conflict, forbidden, not_found, unavailable
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.launcher import Limits
-from svc_webhost.sftp import AccessKind, SftpLogin
+from svc_webhost.sftp import AccessKind, SftpError, SftpLogin, SftpServing
 
 MOST_LOGINS: Final = 20
 """The most logins of a site."""
@@ -22,6 +29,8 @@ _COLUMNS: Final = """sftp_accounts.id, sftp_accounts.site_id, sftp_accounts.name
     sftp_accounts.password_hash, sftp_accounts.keys, sftp_accounts.created_at, sftp_accounts.kind, sites.number,
     sites.owner_id"""
 _FROM: Final = "FROM sftp_accounts JOIN sites ON sites.id = sftp_accounts.site_id"
+
+LOOK_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -137,3 +146,42 @@ async def remove(tx: Transaction, row: SftpRow) -> None:
 
 def _row(row: Record) -> SftpRow:
     return SftpRow(**dict(row) | {"kind": AccessKind(row["kind"])})
+
+
+class SftpAccess:
+    def __init__(self, database: Database, events: EventLog, server: SftpServing) -> None:
+        self._database = database
+        self._events = events
+        self.server = server
+        self._one = trio.Lock()
+
+    async def agree(self, *ended: str) -> None:
+        """Make the server accept exactly the recorded logins, and end the sessions of all other logins and of the
+        logins `ended`. Raises `unavailable`."""
+        async with self._one:
+            logins = await open_logins(self._database)
+            try:
+                await self.server.agree(logins, ended)
+            except SftpError as error:
+                raise unavailable(
+                    f"The change is recorded, but the SFTP server has not applied it yet: {error}",
+                    hint="It is retried every 30 s.",
+                ) from error
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises what `agree` raises; the caller starts it again."""
+        await repeat_on_site_changes(self._events, LOOK_SECONDS, self.agree)
+
+
+async def repeat_on_site_changes(events: EventLog, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Run `work` now, after each change of a site, and after as many `seconds` without one; until cancelled. Raises
+    what `work` raises; the caller starts it again."""
+    async with events.subscribe(None) as changes:
+        while True:
+            await work()
+            with trio.move_on_after(seconds):
+                async for event in changes:
+                    if event.kind == PanelEvent.SITE:
+                        break
+            # Sites change in bursts, so all events that have come by now are taken at once.
+            changes.ready(1000)

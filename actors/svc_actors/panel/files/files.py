@@ -1,4 +1,4 @@
-"""Jobs that pack and unpack archives, which can take long."""
+"""A site's files: their folder, and the jobs that pack and unpack archives, which can take long."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.panel.accounts.disk_use import require_disk_room
-from svc_actors.panel.files.folders import site_folder
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database
-from svc_common.errors import not_found
+from svc_common.errors import conflict, not_found
 from svc_webhost.confined.protocol import Compress, Extract
-from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.confined_client import ConfinedFiles, SiteFolder
 from svc_webhost.folders import HostFolders
 
 EXTRACT: Final = "file.extract"
 COMPRESS: Final = "file.compress"
 SECONDS: Final = 3600.0
+
+
+def site_folder(folders: HostFolders, site: SiteRow) -> SiteFolder:
+    """Raises conflict while the site has no files: it is being created, or deleted."""
+    if site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
+        raise conflict(f"The site is {site.status.value}; its files cannot be used meanwhile.")
+    return SiteFolder(folders.sites / site.account.name, site.account.uid, site.account.uid)
 
 
 class FileWork:

@@ -1,22 +1,79 @@
-"""The panel's webhook endpoints: their subscriptions, and the events and alerts about changes of an endpoint."""
+"""The panel's webhooks: their events (hosting-panel-api.md, Events), written for the endpoints that have subscribed to
+them in the transaction of what they report; and the endpoints, with the events and alerts about their changes.
+
+await emit(tx, WebhookEvent.SITE_CREATED, subject=Subject("site", str(site.id), site.domain), data={"type": "php"})
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.panel.event_kinds import PanelEvent
-from svc_actors.panel.webhooks.events import WebhookEvent
 from svc_actors.sealing import Sealer
 from svc_actors.store import NewEvent, Transaction, events
 from svc_actors.webhooks import endpoints
 from svc_actors.webhooks.delivery_states import DeliveryStatus
 from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.outbox import CHANNEL, Written, deliver_to, write_event
+from svc_actors.webhooks.payload import Scalar as Scalar
+from svc_actors.webhooks.payload import Subject as Subject
 from svc_actors.webhooks.receivers import ReceiverUrl
 
 EVERY_EVENT: Final = "*"
+
+
+class WebhookEvent(StrEnum):
+    """All events; a subscription to `*` stands for all of them."""
+
+    BACKUP_COMPLETED = "backup.completed"
+    BACKUP_FAILED = "backup.failed"
+    BACKUP_REMOTE_FAILED = "backup.remote_failed"
+    SSL_ISSUED = "ssl.issued"
+    SSL_FAILED = "ssl.failed"
+    HEALTH_CRITICAL = "health.critical"
+    SITE_CREATED = "site.created"
+    SITE_SUSPENDED = "site.suspended"
+    SITE_UNSUSPENDED = "site.unsuspended"
+    UPDATE_INSTALLED = "update.installed"
+    JOB_FAILED = "job.failed"
+    MIGRATION_COMPLETED = "migration.completed"
+    RECOVERY_COMPLETED = "recovery.completed"
+
+
+async def emit(
+    tx: Transaction, event: WebhookEvent, *, subject: Subject | None = None, data: Mapping[str, Scalar] | None = None
+) -> UUID:
+    """Notify every endpoint that has subscribed to `event`, if and when `tx` commits; returns the event's id.
+
+    `data` are scalars with lower-case names, and no customer's content. Raises ValueError for anything else.
+    """
+    written = await _write(tx, event, subject, data or {})
+    deliveries = await tx.change(
+        """
+        INSERT INTO webhook_deliveries (endpoint_id, event_id, created_at, next_attempt_at)
+        SELECT id, $1, $2, $2 FROM webhook_endpoints WHERE enabled AND events && ARRAY[$3, '*']
+        """,
+        written.id,
+        written.at,
+        event.value,
+    )
+    if deliveries:
+        tx.announce(CHANNEL)
+    return written.id
+
+
+async def emit_to(tx: Transaction, endpoint_id: UUID, event: WebhookEvent, *, data: Mapping[str, Scalar]) -> UUID:
+    """As `emit`, to one endpoint, whatever its subscription; returns the delivery's id."""
+    return await deliver_to(tx, endpoint_id, await _write(tx, event, None, data))
+
+
+async def _write(tx: Transaction, event: WebhookEvent, subject: Subject | None, data: Mapping[str, Scalar]) -> Written:
+    install_id: UUID = await tx.fetchval("SELECT install_id FROM panel_installation")
+    return await write_event(tx, event.value, server={"install_id": str(install_id)}, subject=subject, data=data)
 
 
 def subscription(names: Sequence[str]) -> list[str]:

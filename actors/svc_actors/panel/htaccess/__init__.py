@@ -1,1 +1,0 @@
-"""Handles .htaccess files of sites, which nginx does not read; the confined helper judges them."""
