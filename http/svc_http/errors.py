@@ -10,7 +10,7 @@ from __future__ import annotations
 import structlog
 from pydantic_core import to_json
 
-from svc.registry.failures import Failures
+from svc.registry.realm import Failures
 from svc_actors.tracing import request_id
 from svc_actors.undelivered import refusal_in
 from svc_common.errors import ErrorCode, ServiceError, invalid, not_found

@@ -11,10 +11,9 @@ import asyncclick as click
 import trio
 
 from svc.cli import everyday
-from svc.cli.audit_export import export
-from svc.cli.audit_verify import verify
+from svc.cli.audit import export, verify
 from svc.cli.description import Service, service
-from svc.cli.diagnose import diagnose
+from svc.cli.everyday import diagnose
 from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.generated import OperationCommand
 from svc.cli.services import CORE_SOCKET, ServiceKind, service_of

@@ -14,16 +14,15 @@ from typing import Any
 import asyncclick as click
 
 from svc.cli import profiles
-from svc.cli.columns import columns
 from svc.cli.failures import Exit, Failure
-from svc.cli.output import Format, show
+from svc.cli.output import Format, columns, show
 from svc.cli.parameters import Name
 from svc.cli.profiles import ProfileFile, normal_url
 from svc.cli.services import ServiceKind, registry_of
 from svc.cli.session import Session, narrow, session_parameters
 from svc.cli.shapes import shortened
 from svc.cli.terminal import say, write, write_json
-from svc.cli.work import Work, WorkKind
+from svc.cli.work import Work, WorkKind, started_by
 
 _LONGEST_SILENCE = 30.0
 
@@ -331,3 +330,27 @@ def _panel() -> click.Group:
 
 
 panel = LateGroup("panel", "Run the hosting panel of this server.", _panel)
+
+
+@shared
+@click.command("diagnose")
+@click.argument("site", type=Name("/sites"))
+@click.option("--repair", metavar="REPAIR", help="Repair to run first, as named by a diagnosis.")
+@click.pass_obj
+async def diagnose(session: Session, /, site: str, repair: str | None, **given: Any) -> None:
+    """What is wrong with a site, by what that shows, and which repair helps."""
+    from svc.cli.following import check, follow
+    from svc.cli.naming import resolve
+
+    session = narrow(session, given)
+    work = ended = None
+    async with session.client() as client:
+        path = f"/sites/{await resolve(client, session.listing('/sites'), site)}"
+        if repair is not None:
+            work = started_by(await client.call("POST", f"{path}/repair", body={"repair": repair}))
+            assert work is not None, "a repair is a job"
+            ended = await follow(client, work)
+        answer = await client.call("GET", f"{path}/diagnose")
+    show(answer, session.style)
+    if work is not None and ended is not None:
+        check(work, ended)

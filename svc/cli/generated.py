@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 import asyncclick as click
 
 from svc.cli import transfer
-from svc.cli.columns import columns
 from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.download import download
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import NAME_FIELDS, is_id, pages, resolve
-from svc.cli.output import show
+from svc.cli.output import columns, show
 from svc.cli.parameters import NONE, flag_of, needs_confirmation, outer_list, parameters
 from svc.cli.session import Session, narrow
 from svc.cli.shapes import shaped, shortened

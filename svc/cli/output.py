@@ -7,19 +7,34 @@ that people look at; `--columns` chooses others, with dots to reach inside.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncclick as click
 
-from svc.cli.columns import Column
 from svc.cli.terminal import say, visible, write, write_json, write_yaml
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+# The default columns of a list are declared with its operation and fit a terminal of 100 characters: names if commands
+# take names, ids if there is nothing else to show (`--columns id,...` always has them).
+class Column(NamedTuple):
+    """`path` reaches into a row by dots; a `whole` column is not wrapped."""
+
+    title: str
+    path: str
+    whole: bool = False
+
+
+def columns(paths: Iterable[str]) -> tuple[Column, ...]:
+    """Columns by their paths, or `title=path`. Ids are not wrapped, since people copy them."""
+    parts = [text.partition("=") for text in paths]
+    return tuple(Column(title, path or title, whole=(path or title) == "id") for title, _, path in parts)
 
 
 class Format(StrEnum):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from svc.controller import alert_webhooks, certificate, holdings, images, overview, projects, settings, setup, tasks
-from svc.controller.backups import backups, deleted, files, plan_backups, targets
+from svc.controller.backups import backups, deleted, files, targets
 from svc.controller.machines import (
     consoles,
     creation,
-    draining,
     machines,
     media,
     migration,
@@ -34,7 +33,7 @@ from svc.controller.provisioning import services as provisioned_services
 from svc.controller.provisioning import sign_in_links
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
-from svc.controller.traffic import plan_traffic, traffic
+from svc.controller.traffic import traffic
 from svc.identity import (
     activity,
     alert_mail,
@@ -88,16 +87,13 @@ AREAS = (
     volumes,
     windows,
     migration,
-    draining,
     machine_networking,
     consoles,
     tasks,
     images,
     plans,
-    plan_traffic,
     traffic,
     deleted,
-    plan_backups,
     backups,
     files,
     targets,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from svc.registry.failures import ErrorEnvelope, Failures
 from svc.registry.principal import Role
-from svc.registry.realm import Realm
+from svc.registry.realm import ErrorEnvelope, Failures, Realm
 from svc.registry.scopes import ListedScopes
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.store import EventKind

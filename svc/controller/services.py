@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoops
-from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.identity.passwords import Passwords
 from svc.registry.downloads import Downloads
@@ -26,8 +25,28 @@ from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.mail import Outbox
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog, Transaction
+from svc_actors.store import Database, EventLog, Loops, ServiceLoop, Transaction
 from svc_actors.webhooks.receivers import Receivers
+
+# Background loops, by their names in alerts and in the log; one watch may have several.
+ControllerLoop = (
+    ServiceLoop
+    | Literal[
+        "alert webhooks",
+        "backups",
+        "backups of machines",
+        "certificate by ACME",
+        "first boots of Windows",
+        "machine watch",
+        "network watch",
+        "node watch",
+        "power watch",
+        "remains of moves",
+        "service watch",
+        "traffic watch",
+    ]
+)
+ControllerLoops = Loops[ControllerLoop]
 
 
 @dataclass(frozen=True)
@@ -60,3 +79,30 @@ class Controller:
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
         await give_project(tx, user_id, email, role)
+
+
+# A new person starts with a project, since machines, groups and bills belong to one.
+async def give_project(tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
+    """Give a customer a project of their own, named after their address; administrators and staff see every project
+    anyway."""
+    if role is not Role.CUSTOMER:
+        return
+    # An operator may have given this name to a project already; then the new project gets a number appended.
+    await tx.execute(
+        """
+        WITH made AS (
+            INSERT INTO projects (name)
+            SELECT name FROM (
+                SELECT CASE number WHEN 1 THEN $1::text ELSE $1::text || ' ' || number END AS name, number
+                FROM generate_series(1, 1 + (SELECT count(*) FROM projects WHERE starts_with(name, $1::text)))
+                     AS number
+            ) candidate
+            WHERE NOT EXISTS (SELECT FROM projects WHERE projects.name = candidate.name)
+            ORDER BY number LIMIT 1
+            RETURNING id
+        )
+        INSERT INTO project_members (project_id, user_id) SELECT id, $2 FROM made
+        """,
+        email,
+        user_id,
+    )

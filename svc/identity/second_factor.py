@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.identity import person_records, second_factor_mail, second_factor_records, sessions, totp
+from svc.identity import notices, person_records, second_factor_records, sessions, totp
 from svc.identity.fields import Reason
 from svc.identity.person_records import Person
 from svc.identity.second_factor_records import Proof
@@ -138,7 +138,7 @@ async def confirm(context: Context[IdentityServices], request: ConfirmRequest) -
         if codes is None:
             await attempt.failed(tx)
             return None
-        await second_factor_mail.tell(tx, services.outbox, person, second_factor_mail.SET_UP, context.caller.address)
+        await notices.tell_of_second_factor(tx, services.outbox, person, notices.FACTOR_SET_UP, context.caller.address)
         await audit.record(tx, context.caller, person.target)
         return RecoveryCodes(recovery_codes=codes)
 
@@ -169,7 +169,7 @@ async def renew_codes(context: Context[IdentityServices], request: ProofRequest)
         if await _proof_by(context, tx, person, request.code) is None:
             return None
         codes = await second_factor_records.new_recovery_codes(tx, services.sealer, person.id)
-        await second_factor_mail.tell(tx, services.outbox, person, second_factor_mail.RENEWED, context.caller.address)
+        await notices.tell_of_second_factor(tx, services.outbox, person, notices.CODES_RENEWED, context.caller.address)
         await audit.record(tx, context.caller, person.target)
         return RecoveryCodes(recovery_codes=codes)
 
@@ -201,7 +201,9 @@ async def disable(context: Context[IdentityServices], request: ProofRequest) -> 
         if await _proof_by(context, tx, person, request.code) is None:
             return False
         await second_factor_records.remove(tx, person.id)
-        await second_factor_mail.tell(tx, services.outbox, person, second_factor_mail.DISABLED, context.caller.address)
+        await notices.tell_of_second_factor(
+            tx, services.outbox, person, notices.FACTOR_DISABLED, context.caller.address
+        )
         await audit.record(tx, context.caller, person.target)
         return True
 
@@ -230,8 +232,8 @@ async def disable_for(context: Context[IdentityServices], request: PersonSecondF
             raise conflict("This person has no second factor.")
         await sessions.end_all(tx, person.id)
         # Recorded without the address: the operator's address is not shown to the person.
-        await second_factor_mail.tell(
-            tx, context.services.outbox, person, second_factor_mail.DISABLED_BY_ADMINISTRATOR, None
+        await notices.tell_of_second_factor(
+            tx, context.services.outbox, person, notices.FACTOR_DISABLED_BY_ADMINISTRATOR, None
         )
         await audit.record(tx, context.caller, person.target, {"reason": request.reason})
         return await person_records.person(tx, person.id)

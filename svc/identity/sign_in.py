@@ -15,14 +15,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.identity import (
-    pending_sign_ins,
-    person_records,
-    second_factor_mail,
-    second_factor_records,
-    sessions,
-    sign_in_mail,
-)
+from svc.identity import notices, pending_sign_ins, person_records, second_factor_records, sessions
 from svc.identity.person_records import Person
 from svc.identity.second_factor import Code, Enrolment, required_of, start_enrolment
 from svc.identity.second_factor_records import Proof
@@ -190,7 +183,7 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
             return None
         await pending_sign_ins.end(tx, pending)
         if (told := _worth_telling(codes, proof)) is not None:
-            await second_factor_mail.tell(tx, services.outbox, person, told, context.caller.address)
+            await notices.tell_of_second_factor(tx, services.outbox, person, told, context.caller.address)
         result = await _signed_in(context, tx, attempt, person)
         return SignedInByCode(**result.model_dump(), recovery_codes=codes)
 
@@ -221,7 +214,7 @@ async def _signed_in(
     context.effects.know_browser = recognised.browser
     await note_sign_in(tx, person.id)
     address = context.caller.address or "not known"
-    await sign_in_mail.tell(tx, context.services.outbox, person, recognised, address, context.user_agent)
+    await notices.tell_of_sign_in(tx, context.services.outbox, person, recognised, address, context.user_agent)
     user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
     return await start_session(context, tx, user, via=Via.SESSION)
 
@@ -229,9 +222,9 @@ async def _signed_in(
 def _worth_telling(codes: list[str] | None, proof: Proof | None) -> str | None:
     """The change that a sign-in by code made, for the mail to the person; None if it made none."""
     if codes is not None:
-        return second_factor_mail.SET_UP
+        return notices.FACTOR_SET_UP
     if proof is not None and proof.recovery_codes_left is not None:
-        return second_factor_mail.code_used(proof.recovery_codes_left)
+        return notices.code_used(proof.recovery_codes_left)
     return None
 
 

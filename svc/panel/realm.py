@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from svc.panel.accounts.member_roles import LISTS_OF_A_SITE, roles_for, whole_accounts_only
-from svc.registry.failures import Failures
 from svc.registry.operation import Model
 from svc.registry.principal import Role
-from svc.registry.realm import Realm
+from svc.registry.realm import Failures, Realm
 from svc.registry.scopes import Area, PrefixScopes
 from svc_actors.store import EventKind
 from svc_common.errors import ErrorCode, ServiceError

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
-from svc.panel.loops import PanelLoops
 from svc.panel.realm import REALM
 from svc.registry.downloads import Downloads
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.mail import Outbox
+from svc_actors.panel.backups import BackupLoop
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.transfers import DatabaseTransfers
@@ -29,7 +30,7 @@ from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.panel.staging.tools import Tools as StagingTools
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import Database, EventLog, Transaction
+from svc_actors.store import Database, EventLog, Loops, ServiceLoop, Transaction
 from svc_actors.webhooks.endpoint import Clock
 from svc_actors.webhooks.receivers import Receivers
 from svc_webhost.apps import AppServing
@@ -39,6 +40,48 @@ from svc_webhost.knot import Authority
 from svc_webhost.packages import Packages
 from svc_webhost.php import PhpServing
 from svc_webhost.wordpress import WordPressSites
+
+# Background loops, by their names in alerts and in the log.
+PanelLoop = (
+    ServiceLoop
+    | BackupLoop
+    | Literal[
+        "access by SFTP",
+        "applications of sites",
+        "bound on visitors by address",
+        "certificate of the panel",
+        "certificates of sites",
+        "cron of WordPress",
+        "databases to resume",
+        "disk use of sites",
+        "handovers of sites",
+        "health",
+        "jobs",
+        "keeper of programs",
+        "logs of sites",
+        "manifests of this server",
+        "memory of database sessions (mariadb)",
+        "memory of database sessions (postgresql)",
+        "ports of the panel",
+        "programs of sites",
+        "programs that end by themselves",
+        "pushes to undo",
+        "releases of the panel",
+        "removal of abandoned uploads",
+        "removal of old exports",
+        "removal of old imports",
+        "removal of old jobs",
+        "schedules",
+        "sites to resume",
+        "sites without a record",
+        "traffic of sites",
+        "trials of releases",
+        "updates of packages",
+        "web server",
+        "zones",
+    ]
+)
+PanelLoops = Loops[PanelLoop]
 
 
 @dataclass(frozen=True)

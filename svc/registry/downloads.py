@@ -1,4 +1,5 @@
-"""Tracks downloads under way, so that a download of a thousand parts leaves one row in the audit.
+"""Downloads of files in parts: a part as JSON, since every answer of the API is JSON, and those under way, so that a
+download of a thousand parts leaves one row in the audit.
 
 Kept in memory: after a restart a download that continues leaves a second row, and none is ever without one.
 """
@@ -11,11 +12,26 @@ from uuid import UUID
 
 import trio
 
+from svc.registry.operation import Model
+
 SECONDS: Final = 3600.0
 MOST: Final = 10_000
 
 Download = tuple[UUID | None, UUID, str, str]
 """The caller, the site, the file, and the file's version."""
+
+
+class FilePart(Model):
+    """The bytes from `offset` on. `size` is that of the whole file, `sha256` that of this part. Parts of one `version`
+    belong together. `name` is what the file may be called where it is kept; `whole_sha256` is known of some files."""
+
+    offset: int
+    data_base64: str
+    size: int
+    sha256: str
+    version: str
+    name: str
+    whole_sha256: str | None = None
 
 
 class Downloads:

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from svc.registry.failures import Failures
 from svc.registry.operation import Model, Presentation, ServicesT
 from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
+from svc.registry.realm import Failures
 from svc.registry.registry import Entry, Registry
 from svc.registry.scopes import ScopePolicy
 from svc_common.errors import ErrorCode

@@ -24,8 +24,7 @@ from svc.cli.app import execute
 from svc.cli.client import Client
 from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoop
-from svc.controller.services import Controller
+from svc.controller.services import Controller, ControllerLoop
 from svc.service.controller.compose import open_controller
 from svc_actors.mail import MailSettings
 from svc_nodeagent.simulated import Behaviour

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc.cli import acme_check
-from svc.cli.acme_check import acme_findings
+from svc.cli import check
+from svc.cli.check import acme_findings
 from svc.cli.failures import Exit
 from svc_actors.certificates import AcmeSettings
 from svc_http.plain import NO_CHALLENGE
@@ -109,7 +109,7 @@ async def test_of_a_controller_that_runs_its_own_word_is_told(house: House) -> N
 async def directory(monkeypatch: pytest.MonkeyPatch) -> FakeAuthority:
     """An authority that `check` reaches at whatever URL."""
     authority = FakeAuthority()
-    monkeypatch.setattr(acme_check, "open_http", lambda acme: authority.client())
+    monkeypatch.setattr(check, "open_http", lambda acme: authority.client())
     return authority
 
 
@@ -177,7 +177,7 @@ async def test_while_it_serves_port_80_of_the_name_is_asked_as_the_authority_doe
             await stream.send_all((head + text).encode())
 
     port = free_port()
-    monkeypatch.setattr(acme_check, "HTTP_PORT", port)
+    monkeypatch.setattr(check, "HTTP_PORT", port)
     if others is not None:
         await nursery.start(partial(trio.serve_tcp, answer, port, host="127.0.0.1"))
     settings = AcmeSettings("ops@provider.example", ("localhost",), terms_agreed=True, directory=DIRECTORY)

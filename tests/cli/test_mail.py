@@ -12,11 +12,10 @@ from typing import Any, Final
 import pytest
 import trio
 
-from svc.cli.check import findings
+from svc.cli.check import Verdict, findings
 from svc.cli.failures import Exit
-from svc.cli.finding import Verdict
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoop
+from svc.controller.services import ControllerLoop
 from tests.cli.conftest import EMAIL, PASSWORD, House, Terminal, open_house
 from tests.support.smtp import WAIT, MailServer, mail_server, password_file
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from svc.cli.columns import columns
-from svc.cli.output import Format, Style, ago, show, size
+from svc.cli.output import Format, Style, ago, columns, show, size
 from svc.controller.catalogue import controller_registry
 
 ROWS: list[dict[str, Any]] = [

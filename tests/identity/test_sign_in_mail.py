@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from svc.identity import mail_texts, sign_in_mail
+from svc.identity import mail_texts, notices
 from svc.identity.settings import Settings
 from svc_actors.mail import queue
 from svc_actors.store import Database
@@ -101,10 +101,10 @@ async def test_who_did_not_prove_the_password_causes_no_mail(world: IdentityHarn
 async def test_who_has_the_password_cannot_fill_the_mailbox(world: IdentityHarness) -> None:
     await sign_in(world.browser(HOME))
 
-    for _ in range(sign_in_mail.MAILS_AN_HOUR + 3):
+    for _ in range(notices.MAILS_AN_HOUR + 3):
         assert await sign_in(world.browser(ELSEWHERE)) == 200
 
-    assert len(await world.mails()) == sign_in_mail.MAILS_AN_HOUR
+    assert len(await world.mails()) == notices.MAILS_AN_HOUR
 
 
 async def test_a_full_queue_keeps_nobody_from_signing_in(

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from svc.panel.loops import PanelLoop
+from svc.panel.services import PanelLoop
 from svc_actors.store import Database
 from tests.support.panel import open_panel
 

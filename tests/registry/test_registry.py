@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from svc.cli.app import build, execute
-from svc.cli.columns import columns
 from svc.cli.description import describe
+from svc.cli.output import columns
 from svc.controller.catalogue import controller_registry
 from svc.controller.realm import REALM
 from svc.panel.catalogue import panel_registry

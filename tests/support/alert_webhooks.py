@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoop
+from svc.controller.services import ControllerLoop
 from svc.service.controller.services import open_services
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.alert_webhooks import tell_receivers

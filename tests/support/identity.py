@@ -18,9 +18,8 @@ from argon2 import PasswordHasher
 from svc.controller import holdings, projects, settings, setup
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines import ssh_keys
-from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
-from svc.controller.services import Controller
+from svc.controller.services import Controller, give_project
 from svc.identity import (
     activity,
     alert_mail,

@@ -13,11 +13,10 @@ import httpx
 import trio
 
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoop
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import nodes
 from svc.controller.nodes.models import NodeDetail
-from svc.controller.services import Controller
+from svc.controller.services import Controller, ControllerLoop
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
 from svc.registry.scopes import Scope

@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from svc.identity.authenticate import Authentication
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
-from svc.panel.loops import PanelLoop
 from svc.panel.realm import REALM
-from svc.panel.services import Panel
+from svc.panel.services import Panel, PanelLoop
 from svc.service.panel.compose import open_services
 from svc.service.panel.host import Host
 from svc.service.panel.recovery import Recovering

@@ -12,7 +12,7 @@ from uuid import UUID
 import httpx
 
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoop
+from svc.controller.services import ControllerLoop
 from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from tests.support.harness import Client

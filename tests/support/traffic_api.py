@@ -12,9 +12,8 @@ from uuid import UUID
 import httpx
 import trio
 
-from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
-from svc.controller.services import Controller
+from svc.controller.services import Controller, give_project
 from svc_actors.sealing import Sealer
 from svc_actors.store import EventLog
 from tests.support.harness import Client

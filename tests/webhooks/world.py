@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import trio
 
-from svc.controller.loops import ControllerLoop
+from svc.controller.services import ControllerLoop
 from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.alert_webhooks import tell_receivers
 from svc_actors.panel.webhooks import WebhookEvent, emit

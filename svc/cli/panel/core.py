@@ -22,7 +22,7 @@ from svc.cli.starting import one_line_failures
 from svc.panel.config import PanelConfig
 from svc.service.garbage import GarbageCollection
 from svc.service.panel.core import open_core
-from svc.service.panel.server import this_server
+from svc.service.panel.host import this_server
 from svc.service.supervisor import tell_supervisor
 from svc_actors.admission import raise_descriptor_limit
 from svc_http.server import serve_local

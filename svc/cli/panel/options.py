@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import asyncclick as click
@@ -16,16 +17,41 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from svc.cli.acme_options import FILE, acme_options, acme_settings
 from svc.cli.configuration import fill_in, settings
 from svc.cli.failures import Exit, Failure
-from svc.cli.panel.dns_options import DNS_OPTIONS, dns_settings
 from svc.cli.services import CORE_SOCKET, PANEL_CONFIGURATION, PANEL_PORT
 from svc.panel.config import PanelConfig
 from svc_actors.mail import mail_settings
+from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.webhooks.settings import webhook_settings
+from svc_webhost.knot import KnotSettings
+from svc_webhost.knot.names import host_name
 from svc_webhost.sftp.configuration import DEFAULT_PORT, SftpSettings
 from svc_webhost.wordpress import DEBIAN, WordPressSource
 
 CONTEXT: Final = {"auto_envvar_prefix": "SVC_PANEL"}
 """The context settings of a command with these options."""
+
+DNS_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+    click.option(
+        "--nameserver",
+        "nameservers",
+        multiple=True,
+        help="Public name of a name server of the zones, this server's first; the public host's "
+        "without one. May be repeated.",
+    ),
+    click.option(
+        "--hostmaster", help="Contact mail address of the zones (SOA); hostmaster@ the public host by default."
+    ),
+    click.option(
+        "--site-address",
+        "site_addresses",
+        multiple=True,
+        help="Public address of the sites; detected by default. May be repeated.",
+    ),
+    click.option("--dns-bind", multiple=True, default=("0.0.0.0", "::"), show_default=True),  # noqa: S104
+    click.option("--dns-port", default=53, show_default=True),
+)
+
+
 _OPTIONS: Final = (
     click.option(
         "--config",
@@ -190,3 +216,28 @@ def _wordpress(source: Path, sha256: str | None) -> WordPressSource:
 
 
 panel_options = settings(_OPTIONS, _config)
+
+
+def dns_settings(
+    *,
+    nameservers: Sequence[str],
+    hostmaster: str | None,
+    site_addresses: Sequence[str],
+    dns_bind: Sequence[str],
+    dns_port: int,
+) -> DnsSettings:
+    """Raises `Failure` for an invalid name or address."""
+    try:
+        if hostmaster is not None:
+            local, _, domain = hostmaster.rpartition("@")
+            if not local:
+                raise ValueError(f"{hostmaster} is no address such as hostmaster@example.com")
+            hostmaster = f"{local}@{host_name(domain)}"
+        return DnsSettings(
+            nameservers=tuple(host_name(name) for name in nameservers),
+            hostmaster=hostmaster,
+            addresses=tuple(ip_address(text) for text in site_addresses),
+            knot=KnotSettings(tuple(ip_address(text) for text in dns_bind), dns_port),
+        )
+    except ValueError as error:
+        raise Failure(Exit.INVALID, f"DNS: {error}.") from None

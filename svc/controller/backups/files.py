@@ -18,7 +18,7 @@ from svc.controller.machines.models import visible_machine
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.declare import Operations
-from svc.registry.file_parts import FilePart
+from svc.registry.downloads import FilePart
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.registry import SUPPORT_SESSION_REFUSAL

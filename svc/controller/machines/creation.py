@@ -17,6 +17,7 @@ from svc.controller.machines.fields import (
     DiskGib,
     GivenPassword,
     Hostname,
+    Labels,
     MachineName,
     MemoryMib,
     SshKeyText,
@@ -26,7 +27,6 @@ from svc.controller.machines.fields import (
 )
 from svc.controller.machines.from_backup import BackupSource, backup_source
 from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword, WindowsPassword
-from svc.controller.machines.labels import Labels
 from svc.controller.machines.models import (
     AccessMode,
     VMCreateResult,

@@ -8,8 +8,8 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.access import visible_projects
+from svc.controller.machines.fields import Selector, has_labels
 from svc.controller.machines.finding import named_or_addressed
-from svc.controller.machines.labels import Selector, has_labels
 from svc.controller.machines.models import (
     NOT_DELETED,
     VM,

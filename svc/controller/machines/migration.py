@@ -1,4 +1,6 @@
-"""Moving a machine to another node: which nodes could take it and how, and the move itself."""
+"""Moving a machine to another node: which nodes could take it and how, and the move itself. And draining a node in
+maintenance: moving all its machines to other nodes.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from svc.registry.idempotency import key_owner, run_idempotent
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.controller.machines.draining import start_drain
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.migration_targets import MigrationMode, migration_targets
 from svc_actors.controller.machines.moving import Move
@@ -82,3 +85,36 @@ async def _migrate(context: Context[Controller], request: VMMigrateRequest) -> T
     machine = context.services.actors.ref(Machine, str(request.id))
     task = await machine.ask(Machine.migrate, context.caller, Move(request.node_id, order, request.restart))
     return TaskModel.of(task, principal)
+
+
+class NodeDrainRequest(Request):
+    """The node has to be in maintenance. Machines that run move live where they can; those that cannot are moved only
+    with `restart`: each is shut down, moved, and started where it has come to. The task says of those that stay what is
+    in the way."""
+
+    id: UUID
+    restart: bool = False
+    idempotency_key: Key | None = None
+
+
+@operations.declare(
+    "node.drain",
+    "Move every machine of a node in maintenance to others, a few at a time",
+    Route.post("/nodes/{id}/drain"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def drain(context: Context[Controller], request: NodeDrainRequest) -> TaskModel:
+    answer, _ = await run_idempotent(
+        context, key=request.idempotency_key, request=request, run=partial(_drain, context, request)
+    )
+    return answer
+
+
+async def _drain(context: Context[Controller], request: NodeDrainRequest) -> TaskModel:
+    services = context.services
+    task = await services.database.transact(
+        lambda tx: start_drain(tx, context.caller, request.id, restart=request.restart)
+    )
+    services.tasks.start(task)
+    return TaskModel.of(task, context.principal)

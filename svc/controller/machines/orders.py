@@ -9,8 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines import guest_access
-from svc.controller.machines.fields import Confirmation, GivenPassword, MachineName, MemoryMib, Vcpus
-from svc.controller.machines.labels import Labels
+from svc.controller.machines.fields import Confirmation, GivenPassword, Labels, MachineName, MemoryMib, Vcpus
 from svc.controller.machines.machines import VMRequest
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller

@@ -9,8 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.access import visible_projects
-from svc.controller.machines.fields import DiskGib
-from svc.controller.machines.labels import Labels, Selector
+from svc.controller.machines.fields import DiskGib, Labels, Selector
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.operation import Context, Model, Request

@@ -10,7 +10,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from svc.controller.access import visible_projects
-from svc.controller.machines.labels import has_labels
+from svc.controller.machines.fields import has_labels
 from svc.controller.machines.models import visible_machine
 from svc.controller.machines.volume_models import (
     NOT_DELETED,

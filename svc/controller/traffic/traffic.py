@@ -6,12 +6,16 @@ transferred something, since that is still to be billed.
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import datetime
+from typing import Annotated, Final
 from uuid import UUID
+
+from pydantic import Field
 
 from svc.controller.access import visible_projects
 from svc.controller.machines.finding import named
 from svc.controller.machines.models import visible_machine
+from svc.controller.machines.plans import Plan, shown_plan
 from svc.controller.services import Controller
 from svc.controller.traffic.models import (
     AskedPeriod,
@@ -26,14 +30,17 @@ from svc.controller.traffic.models import (
     state_of,
 )
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Request, Route
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import Condition, Nullable, Page, PageRequest, equals, joined, paginate
 from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
+from svc_actors.controller.traffic.enforcement import enforce_plan
 from svc_actors.controller.traffic.periods import Period, next_period, period_of, start_of, until, utc_now
-from svc_actors.controller.traffic.policies import as_policy, policies, policy_of
+from svc_actors.controller.traffic.policies import as_policy, policies, policy_of, set_policy
+from svc_actors.controller.traffic.policy import Policy, TrafficAction, TrafficDirection
 from svc_actors.controller.traffic.readings import month_of, months_of
 from svc_actors.store import Queryable, Record
+from svc_common.errors import wrong_field
 
 operations = Operations[Controller]()
 
@@ -71,6 +78,9 @@ _OF_MACHINES: Final = " JOIN vms ON vms.id = months.vm_id"
 
 _DECISIONS: Final = """SELECT traffic_decisions.*, vms.name AS vm_name
     FROM traffic_decisions JOIN vms ON vms.id = traffic_decisions.vm_id"""
+
+Gib = Annotated[int, Field(ge=1, le=100_000_000)]
+Mbps = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class TrafficList(PageRequest):
@@ -240,4 +250,63 @@ def _use(row: Record, principal: Principal) -> TrafficUse:
         resets=int(row["resets"]),
         samples=int(row["samples"]),
         first_at=row["first_at"],
+    )
+
+
+# The traffic policy of a plan: a looser limit applies at once, a tighter one from the next month.
+class PlanTrafficRequest(Request):
+    """The whole policy: what is left out is its default, not what was there. `traffic_gib` null is no limit.
+    `throttle` needs `traffic_throttle_mbps`."""
+
+    id: UUID
+    traffic_gib: Annotated[Gib | None, Field(description="Allowance a month in GiB; null is no limit.")]
+    traffic_direction: Annotated[
+        TrafficDirection, Field(description="The traffic that counts: outgoing, or both directions.")
+    ] = TrafficDirection.OUTBOUND
+    traffic_action: Annotated[TrafficAction, Field(description="What happens to a machine that exceeds it.")] = (
+        TrafficAction.REPORT
+    )
+    traffic_throttle_mbps: Annotated[Mbps | None, Field(description="Rate of a throttle in Mbit/s.")] = None
+
+
+class PlanTrafficResult(Model):
+    """`effective_from`: when all of the policy is in force. `deferred`: that is not at once. `machines`: how many have
+    the plan. `note`: what happens when, in words."""
+
+    plan: Plan
+    effective_from: datetime
+    machines: int
+    deferred: bool
+    note: str
+
+
+@operations.declare(
+    "plan.traffic",
+    "Set the traffic allowance of a plan; tighter limits start with the next month",
+    Route.put("/plans/{id}/traffic"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def set_plan_traffic(context: Context[Controller], request: PlanTrafficRequest) -> PlanTrafficResult:
+    if request.traffic_action is TrafficAction.THROTTLE and request.traffic_throttle_mbps is None:
+        raise wrong_field("traffic_throttle_mbps", "a throttle needs a rate in Mbit/s")
+    wanted = Policy(
+        allowance_gib=request.traffic_gib,
+        direction=request.traffic_direction,
+        action=request.traffic_action,
+        throttle_mbps=request.traffic_throttle_mbps,
+    )
+    now = utc_now()
+    async with context.services.database.transaction() as tx:
+        done = await set_policy(tx, context.caller, request.id, wanted, now=now)
+        enforced = await enforce_plan(tx, request.id, now)
+        plan = await shown_plan(tx, request.id)
+    lifted = enforced.lifted
+    let_go = f" {lifted} machine{' is' if lifted == 1 else 's are'} within the allowance again." if lifted else ""
+    return PlanTrafficResult(
+        plan=plan,
+        effective_from=done.effective_from,
+        machines=done.machines,
+        deferred=done.change.later is not None,
+        note=done.note + let_go,
     )

@@ -15,7 +15,7 @@ from svc.panel.files.models import MAX_PAGE_BYTES
 from svc.panel.services import Panel
 from svc.panel.sites.access import visible_row, visible_sites
 from svc.registry.declare import Operations
-from svc.registry.file_parts import FilePart
+from svc.registry.downloads import FilePart
 from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Condition, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access

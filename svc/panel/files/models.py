@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from svc.registry.file_parts import FilePart
+from svc.registry.downloads import FilePart
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.files import Upload, UploadStatus

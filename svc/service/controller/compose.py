@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -22,9 +23,8 @@ import trio
 from svc.controller import certificate as public_certificate
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
-from svc.controller.loops import ControllerLoop
 from svc.controller.realm import REALM
-from svc.controller.services import Controller
+from svc.controller.services import Controller, ControllerLoop
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
 from svc.service.controller.backup.restore import UNFINISHED, prepare_restored
@@ -32,7 +32,6 @@ from svc.service.controller.figures import LoopLag, watch_controller
 from svc.service.controller.machine_consoles import MachineConsoles
 from svc.service.controller.public_certificate import serve_challenges, tell_of_certificates
 from svc.service.controller.services import open_services
-from svc.service.controller.traces import open_tracing
 from svc.service.disk import disk_guard, guarded
 from svc.service.supervisor import KeptListener
 from svc_actors.controller.reconcile.restored import Past
@@ -48,20 +47,28 @@ from svc_actors.store import (
     marked,
     prepare_schema,
 )
+from svc_actors.tracing import Tracer, TracingSettingsError
 from svc_common.listening import addresses_of
 from svc_console.routes import add_console_routes
 from svc_http.app import App, create_app
 from svc_http.certificates import Certificates, TlsFiles
+from svc_http.metrics import Figure, Metrics
 from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
 from svc_http.plain import add_challenges
 from svc_http.server import serve_https, serve_loopback
+
+if TYPE_CHECKING:
+    from svc_actors.spans import SpanQueue
+
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
 """Connections of each lane (`svc_actors.store.lanes`). An order holds its connection for a dozen turns of the event
 loop, so many orders at once need more connections than PostgreSQL has cores for."""
 
 log = structlog.get_logger("svc.compose")
+
+_RATIOS: Final = {"always_on": 1.0, "always_off": 0.0, "parentbased_always_on": 1.0, "parentbased_always_off": 0.0}
 
 
 @dataclass(frozen=True)
@@ -174,3 +181,58 @@ def _leave_setup_token(path: Path, token: str | None) -> None:
     if token is not None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(token + "\n")
+
+
+@dataclass(frozen=True)
+class Tracing:
+    tracer: Tracer
+    queue: SpanQueue
+
+    def watch(self, metrics: Metrics) -> None:
+        queue = self.queue
+        metrics.watch(
+            [
+                Figure(
+                    "svc_trace_spans_exported_total",
+                    "Spans that the collector has accepted.",
+                    lambda: float(queue.exported),
+                ),
+                Figure(
+                    "svc_trace_spans_dropped_total",
+                    "Spans that the collector did not get, by reason.",
+                    lambda: {(reason.value,): float(number) for reason, number in queue.dropped.items()},
+                    ("reason",),
+                ),
+            ]
+        )
+
+
+@asynccontextmanager
+async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[Tracing | None]:
+    """None without a collector. OpenTelemetry's SDK reads its other variables, besides the endpoint and the ratio, by
+    itself. Raises `TracingSettingsError`."""
+    endpoint = _endpoint(config, environ)
+    ratio = _RATIOS.get(environ.get("OTEL_TRACES_SAMPLER", ""), config.trace_ratio)
+    if endpoint is None or ratio == 0:
+        yield None
+        return
+    # These imports take a second, so they are made only if traces are exported.
+    from svc_actors.spans import ExportSettings, SdkTracer, SpanQueue, open_exporter
+
+    try:
+        settings = ExportSettings.of(environ)
+    except ValueError as error:
+        raise TracingSettingsError(f"The OTEL_BSP_ variables of the environment are invalid: {error}") from error
+    queue = SpanQueue(open_exporter(endpoint), settings)
+    async with background_nursery() as nursery:
+        nursery.start_soon(queue.run)
+        yield Tracing(SdkTracer(queue, service="svc-controller", ratio=ratio, environ=environ), queue)
+
+
+def _endpoint(config: ControllerConfig, environ: Mapping[str, str]) -> str | None:
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
+    if off:
+        return None
+    if whole := environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        return whole
+    return config.otlp_endpoint.rstrip("/") + "/v1/traces" if config.otlp_endpoint else None

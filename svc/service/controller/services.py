@@ -5,20 +5,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import Final
 
+import structlog
 import trio
 
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
-from svc.controller.loops import ControllerLoop, ControllerLoops
 from svc.controller.nodes.package import agent_release
-from svc.controller.services import Controller
+from svc.controller.services import Controller, ControllerLoop, ControllerLoops
+from svc.controller.settings import ControllerSettings
 from svc.identity.passwords import Passwords
+from svc.identity.retention import remove_old_records
+from svc.identity.settings import read_as
 from svc.service.alerts import ActorAlerts, LoopAlerts
 from svc.service.controller.backup import results as backup_results
 from svc.service.controller.public_certificate import certificate_keeper
-from svc.service.controller.retention import add_retention
 from svc.service.identity_loops import add_identity_loops
 from svc_actors.controller.alert_webhooks import LOOK_SECONDS as TELL_SECONDS
 from svc_actors.controller.alert_webhooks import after_round, tell_receivers
@@ -41,12 +46,18 @@ from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_delive
 from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.controller.reconcile.windows_watch import WindowsWatch
+from svc_actors.controller.retention import (
+    remove_deleted_machines,
+    remove_old_samples,
+    remove_old_tasks,
+    remove_old_traffic,
+)
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.mail import Outbox
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import LANE, Database, EventLog
+from svc_actors.store import LANE, Database, EventLog, Loops, ServiceLoop
 from svc_actors.tracing import ORIGIN, Tracer
 from svc_actors.webhooks.dispatch import Dispatcher, add_webhook_loops
 from svc_actors.webhooks.endpoint import DeliveryServices
@@ -56,6 +67,12 @@ from svc_common.outbound import Outbound
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists with maintained counts."""
 DRAIN_SECONDS = 10.0
+
+PERIOD: Final = 3600.0
+_FIRST: Final = 60.0
+"""Seconds after the start: tasks resume and nodes connect first."""
+
+log = structlog.get_logger("svc.retention")
 
 
 @asynccontextmanager
@@ -168,3 +185,22 @@ async def open_services(
                 await tasks.drain(DRAIN_SECONDS)
                 await actors.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()
+
+
+def add_retention(loops: Loops[ServiceLoop], database: Database, events: EventLog, data_dir: Path) -> None:
+    """Remove what is older than the settings say."""
+    work = partial(remove_expired, database, events, data_dir)
+    loops.repeat("retention", PERIOD, work, first_after=_FIRST)
+
+
+async def remove_expired(database: Database, events: EventLog, data_dir: Path) -> None:
+    settings = await read_as(ControllerSettings, database)
+    removed = {
+        "tasks": await remove_old_tasks(database, timedelta(days=settings.keep_task_days)),
+        "samples": await remove_old_samples(database, timedelta(days=settings.keep_sample_days)),
+        "traffic": await remove_old_traffic(database, settings.keep_traffic_months),
+        "machines": await remove_deleted_machines(database, timedelta(days=settings.keep_deleted_days)),
+        **await remove_old_records(database, events, data_dir, settings),
+    }
+    if any(removed.values()):
+        log.info("retention.removed", **removed)

@@ -10,27 +10,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 import trio
 
 from svc.identity.passwords import Passwords
+from svc.identity.retention import remove_old_records
+from svc.identity.settings import read_settings
 from svc.panel.config import PanelConfig
-from svc.panel.loops import PanelLoop, PanelLoops
-from svc.panel.services import Panel
+from svc.panel.services import Panel, PanelLoop, PanelLoops
 from svc.registry.downloads import Downloads
 from svc.service.alerts import ActorAlerts, LoopAlerts
 from svc.service.identity_loops import add_identity_loops
-from svc.service.panel.accounting import start_accounting
 from svc.service.panel.host import Host
-from svc.service.panel.import_work import handle_imports
-from svc.service.panel.job_work import handle_jobs
+from svc.service.panel.job_work import handle_imports, handle_jobs, repaired_parts, start_releases
 from svc.service.panel.recovery import Recovering, start_recovery
-from svc.service.panel.releases import start_releases
-from svc.service.panel.repairs import repaired_parts
-from svc.service.panel.retention import start_retention
 from svc.service.panel.served_sites import serve_sites
 from svc.service.panel.site_data import recover_site_data, start_site_data
 from svc_actors.mail import Outbox
+from svc_actors.panel.accounts.disk_use import LOOK_SECONDS as DISK_USE_SECONDS
+from svc_actors.panel.accounts.disk_use import DiskUse, Measure
+from svc_actors.panel.accounts.traffic import ROUND_SECONDS as TRAFFIC_SECONDS
+from svc_actors.panel.accounts.traffic import TrafficCount
+from svc_actors.panel.databases.sizes import bytes_of_databases
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
 from svc_actors.panel.dns.watch import ZoneWatch
@@ -47,6 +49,7 @@ from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
 from svc_actors.panel.recovery.sites import make_accounts
 from svc_actors.panel.repairs import Diagnosis, Repair
 from svc_actors.panel.repairs.permissions import Permissions
@@ -69,13 +72,18 @@ from svc_actors.webhooks.receivers import Receivers
 from svc_common.outbound import Outbound
 from svc_webhost.accounts import NICENESS_OF_A_LOOK
 from svc_webhost.confined_client import ConfinedFiles
+from svc_webhost.databases import DatabaseServers
 from svc_webhost.delegation import RememberedDelegations
+from svc_webhost.folders import HostFolders
 from svc_webhost.launcher_keeper import KeeperLauncher
 from svc_webhost.site_runtime import prepare_shared_sockets
 
 DRAIN_SECONDS = 10.0
 COUNTED = ("audit_numbers",)
 """The views that count the lists with maintained counts."""
+
+RECORDS_SECONDS: Final = 3600.0
+UPLOADS_SECONDS: Final = 3600.0
 
 
 @asynccontextmanager
@@ -233,3 +241,23 @@ async def open_services(
                 await actors.drain(DRAIN_SECONDS)
                 await host_work.drain(DRAIN_SECONDS)
             nursery.cancel_scope.cancel()
+
+
+def start_accounting(
+    loops: PanelLoops, database: Database, folders: HostFolders, measure: Measure, servers: DatabaseServers
+) -> None:
+    sizes = partial(bytes_of_databases, database, servers)
+    loops.repeat("disk use of sites", DISK_USE_SECONDS, DiskUse(database, folders, measure, sizes).round)
+    loops.repeat("traffic of sites", TRAFFIC_SECONDS, TrafficCount(database, folders).round)
+
+
+def start_retention(
+    loops: PanelLoops, config: PanelConfig, database: Database, events: EventLog, uploads: Uploads
+) -> None:
+    loops.repeat("retention", RECORDS_SECONDS, partial(_remove_old_records, config, database, events))
+    loops.repeat("removal of old jobs", REMOVAL_PERIOD, partial(forget_old_jobs, database))
+    loops.repeat("removal of abandoned uploads", UPLOADS_SECONDS, uploads.remove_abandoned)
+
+
+async def _remove_old_records(config: PanelConfig, database: Database, events: EventLog) -> None:
+    await remove_old_records(database, events, config.data_dir, await read_settings(database))

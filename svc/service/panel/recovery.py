@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from svc.panel.config import PanelConfig
-from svc.panel.loops import PanelLoops
+from svc.panel.services import PanelLoops
 from svc.service.panel.host import Host
 from svc.service.panel.site_data import SiteData
 from svc_actors.panel.backups import Places

@@ -8,7 +8,7 @@ from typing import Final
 
 from svc.panel.certificates.mail import telling_owners
 from svc.panel.config import PanelConfig
-from svc.panel.loops import PanelLoops
+from svc.panel.services import PanelLoops
 from svc.service.panel.host import Host
 from svc.service.panel.own_certificate import PanelCertificate
 from svc_actors.mail import Outbox

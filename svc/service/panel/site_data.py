@@ -9,7 +9,7 @@ from typing import Final
 
 from svc.panel.backups.configuration import what_is_allowed
 from svc.panel.config import PanelConfig
-from svc.panel.loops import PanelLoop, PanelLoops
+from svc.panel.services import PanelLoop, PanelLoops
 from svc.service.panel.host import Host
 from svc_actors.panel.backups import (
     ROUND_SECONDS,

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc.controller.loops import ControllerLoop
 from svc.controller.nodes import network as nodes_network
 from svc.controller.nodes import nodes
+from svc.controller.services import ControllerLoop
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.store import Database

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc.panel.loops import PanelLoop
+from svc.panel.services import PanelLoop
 from svc_actors.panel import host_work
 from svc_actors.panel.host_work import HostWork
 from svc_actors.store import Database

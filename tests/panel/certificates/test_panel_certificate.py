@@ -11,7 +11,7 @@ import pytest
 import trio
 from cryptography import x509
 
-from svc.panel.loops import PanelLoop
+from svc.panel.services import PanelLoop
 from svc_actors.certificates import AcmeSettings, names_of
 from svc_actors.store import Database
 from svc_webhost.folders import HostFolders

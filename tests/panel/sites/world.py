@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from uuid import UUID
 
-from svc.panel.loops import PanelLoop
+from svc.panel.services import PanelLoop
 from svc.service.panel.host import Host
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
