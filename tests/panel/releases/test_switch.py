@@ -154,7 +154,7 @@ def test_on_a_full_disk_a_trial_ends_as_on_another_and_is_written_down_once_ther
     assert (outcome.kept, server.server.runs, server.releases.current()) == (not how.refuses, runs, runs)
     assert how.refuses is False or "its core does not start" in str(outcome.reason)
     assert server.releases.trial() is None
-    assert sum("tried again" in line for line in server.said) == 1
+    assert sum("it is retried" in line for line in server.said) == 1
 
 
 def reboot(server: Tried) -> None:
