@@ -360,6 +360,6 @@ _CANCELLED = Failed(code=FailureCode.CANCELLED, message="Cancelled on the node."
 _PARTLY_CANCELLED = Failed(
     code=FailureCode.INTERRUPTED,
     message="Cancelled after the agent had been restarted while this ran; it may have been done before.",
-    hint="Check the machine, and order it again if it is needed.",
+    hint="Check the state of the machine, and repeat the operation if it is still needed.",
 )
 _NEVER_STARTED = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had started.")

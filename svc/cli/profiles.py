@@ -120,7 +120,7 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
     # A flag that names a profile takes precedence over an address in the environment.
     from_environment = environment.get("SVC_URL") if choice.profile is None else None
     url = choice.url or from_environment or (base.url if base else None)
-    # An explicit address or profile takes precedence.
+    # The core on this server is used only if neither a profile nor an address was named.
     socket = choice.socket or (None if named or url else local_core)
     if socket is not None:
         token = environment.get("SVC_TOKEN") if choice.token is None else choice.token

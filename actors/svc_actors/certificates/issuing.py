@@ -254,7 +254,8 @@ class IssuedCertificate(Actor):
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
             if refusals and not self._is_under_way(row, key):
-                # Says nothing about the names of the new order, but the authority counts it.
+                # The refusals are about an order that was replaced, not about the names of the new one. But the
+                # authority counts the failed attempt.
                 await tx.execute("UPDATE acme_certificates SET failed_at = now() WHERE name = $1", self.key)
                 return
             if refusals:

@@ -254,8 +254,9 @@ class _Rules:
         # HTTP count as one.
         if len(rule.asked) > 1 and not _either(rule) and set(wishes) != {HttpsForced()}:
             return None
-        # A rule that redirects to HTTPS at a fixed host also changes every other name to this host. The panel's setting
-        # keeps the name, so each name has to be redirected already, or by this rule.
+        # A rule that redirects to HTTPS at a fixed host also redirects every other name to that host, while the panel's
+        # HTTPS setting keeps the name. The two are equal only if each other name is redirected to the primary name
+        # already, or by this rule as well.
         if HttpsForced() in wishes and host not in ("%{http_host}", "%{server_name}"):
             told = {wish.name for wish in wishes if isinstance(wish, NameRedirected)}
             if host != self._situation.domain or not all(

@@ -377,8 +377,8 @@ class Generations:
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
-        # Created here with its mode, because otherwise the launcher would create it: the umask of `program.command`
-        # applies only to nginx's own files.
+        # Created here with its mode. Otherwise the launcher would create it, without the umask of `program.command`,
+        # which applies only to files that nginx itself creates.
         folders.nginx_output.touch(mode=0o640)
         self._tree.prepare()
 

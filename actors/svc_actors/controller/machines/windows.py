@@ -144,7 +144,7 @@ async def require_booted(queryable: Queryable, vm_id: UUID) -> None:
     if setup is not None and setup.booted_at is None:
         raise not_ready(
             "The machine's first boot has not ended, so no password can be set yet.",
-            hint="`svc vm windows` shows when it has.",
+            hint="Try again when `svc vm windows` shows that the first boot has ended.",
         )
 
 

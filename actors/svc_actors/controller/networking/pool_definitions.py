@@ -109,7 +109,7 @@ def define(new: NewPool) -> PoolDefinition:
         raise wrong_field(
             "topology",
             "nat is only for IPv4",
-            hint="Every guest has a sub-prefix of its own: choose routed or bridged.",
+            hint="Choose routed or bridged: in an IPv6 pool each guest has a prefix of its own and needs no NAT.",
         )
     if new.vlan is not None and topology != "bridged":
         raise wrong_field("vlan", f"a {topology} pool has no VLAN; only a bridged pool has one")

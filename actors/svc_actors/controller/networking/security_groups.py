@@ -284,7 +284,7 @@ async def require_filterable(queryable: Queryable, *vm_ids: UUID) -> None:
     if row is not None:
         why = row["why"] or "its kernel has no connection tracking on bridges"
         raise conflict(
-            f"The machine {row['name']} is in a security group, and on a bridged pool its host cannot filter by one: "
+            f"The machine {row['name']} is in a security group, which its host cannot enforce on a bridged pool: "
             f"{why.rstrip('.')}. Nothing was changed.",
             hint="Security groups work on nat and routed pools, and on a host whose kernel tracks bridged connections.",
         )

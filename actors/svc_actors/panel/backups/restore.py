@@ -170,8 +170,8 @@ class RestoreWork:
             move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
             await trio.to_thread.run_sync(move)
             return f"All files of {site.domain} were replaced."
-        # The site's file helper is started now, before the restored files are staged: a helper that starts removes what
-        # others have left staged.
+        # The site's file helper is started before the restored files are staged, because at its start it removes all
+        # staged files that it finds.
         await self._files.ask(folder, FreeSpace())
         name = f"restore-{run.id}"
         restored = self._tree(run) / path

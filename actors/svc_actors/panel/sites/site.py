@@ -130,8 +130,7 @@ class Site(Actor):
 
         async def served(tx: Transaction) -> None:
             await self._end(tx, SiteEnd.SERVED, None)
-            # The web server already serves a site that is being created in the same way as an active one, so nothing is
-            # left to change there.
+            # The web server serves a site in `creating` exactly like an active one, so nothing has to change there.
             await write_up_to_date(tx, site.id)
             await _tell(tx, WebhookEvent.SITE_CREATED, site)
             await self._suspend_with_account(tx)

@@ -304,7 +304,7 @@ class MachineStore:
                                 FailureCode.TARGET if isinstance(self._place, RemotePlace) else FailureCode.HOST,
                                 f"restic {arguments[0]} printed more than {MOST_OUTPUT // 1024**2} MiB about the "
                                 "target and was stopped; the existing backups were not changed.",
-                                "Check the target: it has more than this node has stored there.",
+                                "Check the target: it holds data that this node did not store there.",
                             )
         if deadline.cancelled_caught:
             # The silence of a mounted target is noticed by its helper; here restic itself has taken too long.

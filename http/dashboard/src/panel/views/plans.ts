@@ -6,7 +6,18 @@ import { size, table } from "../../shared/ui";
 import { order, type Wish } from "../form";
 import type { Plan } from "../model";
 
-const FIELDS = ["name", "sites", "databases", "disk_mib", "traffic_mib", "cpu_percent", "memory_mib", "processes", "shell", "default_backups"];
+const FIELDS = [
+  "name",
+  "sites",
+  "databases",
+  "disk_mib",
+  "traffic_mib",
+  "cpu_percent",
+  "memory_mib",
+  "processes",
+  "shell",
+  "default_backups",
+];
 const WISHES: Record<string, Wish> = {
   sites: { label: "Sites" },
   databases: { label: "Databases" },
