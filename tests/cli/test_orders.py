@@ -29,7 +29,7 @@ async def test_a_machine_is_made_used_and_deleted_by_names(house: House) -> None
     created = await house.machine("web-1", "--password", "--wait")
     assert re.search(r"^status +running$", created.out, re.MULTILINE)
     assert re.search(r"^password +\S{12,}$", created.out, re.MULTILINE)
-    assert "shown once" in created.err
+    assert "shown only now" in created.err
     listed = await house.ok("vm", "list")
     assert listed.lines()[0].split()[:3] == ["name", "status", "project"]
     assert "128 MiB" in listed.out

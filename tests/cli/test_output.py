@@ -35,7 +35,7 @@ def test_sizes_have_units_in_tables_and_are_raw_elsewhere(capsys: pytest.Capture
 def test_columns_are_chosen_by_dotted_names_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
     table = printed(capsys, ROWS, columns=("name", "location.name"), header=False)
     assert [line.split() for line in table.splitlines()] == [["a", "here"], ["b\\x1b[31m", "there"]]
-    with pytest.raises(Exception, match=r"no column colour; there are name, memory_mib"):
+    with pytest.raises(Exception, match=r"no column colour; the columns are name, memory_mib"):
         printed(capsys, ROWS, columns=("colour",))
 
 

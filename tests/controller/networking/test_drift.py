@@ -259,7 +259,7 @@ async def test_a_host_that_makes_addresses_up_takes_no_pool_away_from_others(dat
         assert await carried_slots(database) == set_aside, "they stay the same"
         [alert] = await stage.alerts("carried:")
         assert "carries 102 addresses for 3 machines" in alert
-        assert "77 of them are not set aside" in alert
+        assert "77 of them are not reserved" in alert
         assert await stage.machine("next"), "the pool still gives out addresses"
 
         for vm_id in strays:

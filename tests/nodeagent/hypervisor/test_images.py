@@ -150,7 +150,7 @@ async def test_an_encoded_answer_is_refused_and_not_unpacked(tmp_path: Path) -> 
 
     images, folders = cache(tmp_path, site)
 
-    with pytest.raises(HostError, match="encoded"):
+    with pytest.raises(HostError, match="compressed answer"):
         await images.ensure(published(), silent)
 
     assert list(folders.images.iterdir()) == []

@@ -367,7 +367,7 @@ async def test_files_wait_for_a_web_server_that_has_not_taken_what_they_deny(
         last = await world.applied(imported)
 
     assert [job["status"] for job in jobs] == ["failed", "failed"]
-    assert all("the web server has not taken" in job["error"]["message"] for job in jobs), jobs
+    assert all("the web server has not applied" in job["error"]["message"] for job in jobs), jobs
     assert before == []
     assert last["status"] == "succeeded", last
     assert all(placed(world, site, path) for path in PRIVATE[MAIN])

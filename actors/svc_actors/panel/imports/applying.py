@@ -296,7 +296,7 @@ class ImportApplication:
         # without them.
         if there is None or there.served < there.wanted:
             raise unavailable(
-                f"The files of {site.domain} were not placed: the web server has not taken the site's settings.",
+                f"The files of {site.domain} were not placed: the web server has not applied the site's settings.",
                 hint="The site has the files that it had. Apply the import again once nginx runs: svc health says why.",
             )
         if closed:

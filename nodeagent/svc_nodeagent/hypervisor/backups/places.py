@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -30,7 +28,6 @@ import trio
 
 from svc_nodeagent.aws_signing import Keys, signed
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import ProgramFailed, try_program
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 
@@ -317,32 +314,3 @@ class _in_memory:  # noqa: N801  (used as a block)
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
-
-
-# The first files of a store in a bucket, if the keys open only one machine's folder of that bucket. `restic init` asks
-# whether the bucket exists. Such keys may not ask that: it takes the right to list the bucket without a prefix, which
-# would show all machines in it. So the empty repository is created in a folder of the node, and its two files are sent.
-@dataclass(frozen=True)
-class LocalPlace:
-    folder: Path
-
-    @asynccontextmanager
-    async def reached(self) -> AsyncIterator[ResticAccess]:
-        yield ResticAccess(str(self.folder))
-
-    def failure(self, failed: ProgramFailed) -> ProgramFailed:
-        return failed
-
-
-@asynccontextmanager
-async def folder_for_a_store() -> AsyncIterator[LocalPlace]:
-    with tempfile.TemporaryDirectory(prefix="svc-store-") as folder:
-        yield LocalPlace(Path(folder) / "store")
-
-
-async def send_first_files(store: LocalPlace, place: RemotePlace) -> None:
-    """Send the file `key`, and then the file `config`. Raises `HostError`."""
-    # `config` is written last, because its existence makes the folder a repository: one without a key could neither be
-    # opened nor created again.
-    for path in (*await in_thread(lambda: list((store.folder / "keys").iterdir())), store.folder / "config"):
-        await place.put(str(path.relative_to(store.folder)), await in_thread(path.read_bytes))

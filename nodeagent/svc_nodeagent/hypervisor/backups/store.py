@@ -30,15 +30,9 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.chains import NOTE, Snapshot, StoreListing, parse_listing, tags_of, tags_of_note
+from svc_nodeagent.hypervisor.backups.first_store import LocalPlace, folder_for_a_store, send_first_files
 from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, MountedTarget
-from svc_nodeagent.hypervisor.backups.places import (
-    LocalPlace,
-    RemotePlace,
-    ResticAccess,
-    folder_for_a_store,
-    send_first_files,
-    without_region,
-)
+from svc_nodeagent.hypervisor.backups.places import RemotePlace, ResticAccess, without_region
 from svc_nodeagent.hypervisor.backups.running import Errors, program, program_with_input
 from svc_nodeagent.hypervisor.backups.verification import SHARES
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
