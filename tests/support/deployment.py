@@ -291,16 +291,17 @@ async def open_deployment(
     environment: dict[str, str] | None = None,
     prepare: Callable[[Deployment], None] | None = None,
     disk_mib: int | None = None,
+    heartbeat_seconds: int = 1,
 ) -> AsyncIterator[Deployment]:
     """A controller that is set up, `nodes` simulated nodes that take `delay` seconds for an operation, an image.
 
     `environment` is for controller and nodes; `prepare` may change the nodes' enrolments before they connect.
-    With `disk_mib` the controller's data and log lie on a disk of that size.
+    With `disk_mib` the controller's data and log lie on a disk of that size. A node is lost after three heartbeats.
     """
     folder = Path(tempfile.mkdtemp(prefix="svc-test-", dir="/var/lib"))
     folder.chmod(0o755)
     stack = Stack(folder)
-    stack.controller.command += ["--heartbeat", "1"]
+    stack.controller.command += ["--heartbeat", str(heartbeat_seconds)]
     stack.controller.environment |= environment or {}
     fleet = Program("nodes", [], folder / "nodes.log")
     house = Deployment(stack, fleet, seeded(seed))
