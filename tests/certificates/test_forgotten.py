@@ -1,4 +1,4 @@
-"""A certificate that is not wanted any more, or for other names, while an order for it is under way."""
+"""A certificate that is no longer wanted, or for other names, while an order for it is under way."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Certificates by ACME: orders them, proves control of their names, renews them, and stores them sealed."""
 
+from svc_actors.certificates.chain import covers, names_of
 from svc_actors.certificates.issuing import (
     IssuanceFailure,
     Issued,
     IssuedCertificate,
     IssuingServices,
     alert_of,
-    covers,
-    names_of,
 )
 from svc_actors.certificates.keeper import Keeper
 from svc_actors.certificates.records import CertificateRecord, read_certificate

@@ -15,7 +15,6 @@ The actor decides what to do next (`step`). `Keeper` does it, which may take min
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -25,25 +24,18 @@ from urllib.parse import urlsplit
 
 import structlog
 from cryptography import x509
-from cryptography.x509.oid import NameOID
 
-from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, load_key, new_key, pem_of
+from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.certificates import left_out
-from svc_actors.certificates.left_out import LONGEST_RETRY_AFTER, Current, LeftOut, Refusal
+from svc_actors.certificates.chain import issuer_of, leaf_of, names_of
+from svc_actors.certificates.left_out import Current, LeftOut, Refusal
+from svc_actors.certificates.timing import RENEWED_WITH_LEFT, pause_after, renewal_of
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
 from svc_common.errors import ErrorCode, ServiceError, not_found
 
-FIRST_PAUSE: Final = timedelta(minutes=5)
-"""After a first failure; Let's Encrypt accepts five failed validations of a name in an hour."""
-FIRST_PAUSE_AWAY: Final = timedelta(seconds=30)
-"""After a first failure to reach the authority, which costs it nothing."""
-LONGEST_PAUSE: Final = timedelta(hours=6)
-SHORTEST_PAUSE: Final = timedelta(seconds=1)
-RENEWED_WITH_LEFT: Final = 1 / 3 + 1 / 30
-"""The part of a lifetime that is left when renewals start (`renewal_of`)."""
 MOST_UNDER_WAY: Final = timedelta(hours=1)
 """An order that is not completed by then is given up."""
 AWAY_SO_OFTEN: Final = 8
@@ -218,7 +210,7 @@ class IssuedCertificate(Actor):
             entries = left_out.read(row["left_out"])
             names = left_out.ordered(row["names"], entries)
             try:
-                leaf = _leaf(chain, key, names)
+                leaf = leaf_of(chain, key, names)
             except ValueError as error:
                 await self._fail(tx, row, Refused(f"The certificate that the authority sent cannot be used: {error}"))
                 return None
@@ -231,13 +223,13 @@ class IssuedCertificate(Actor):
                    WHERE name = $1""",
                 self.key,
                 chain,
-                _issuer(leaf),
+                issuer_of(leaf),
                 leaf.not_valid_before_utc,
                 leaf.not_valid_after_utc,
                 renewal_of(leaf.not_valid_before_utc, leaf.not_valid_after_utc),
                 len(names) < len(row["names"]),
             )
-            told = {"names": names, "issuer": _issuer(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
+            told = {"names": names, "issuer": issuer_of(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
             target = Target("certificate", self.key, ", ".join(names))
             await audit.record(tx, service_itself("certificate.issue"), target, told)
             await self._leave_out(tx, await self._row(tx), [each for each in entries if each.out])
@@ -476,57 +468,3 @@ def _current(row: Record, now: datetime) -> Current | None:
 
 def alert_of(name: str) -> str:
     return f"certificate-renewal:{name}"
-
-
-def renewal_of(not_before: datetime, not_after: datetime) -> datetime:
-    """When a third of the lifetime is left, or up to a thirtieth of it sooner: authorities ask clients to spread their
-    renewals (RFC 9773, section 4.2, for clients without another hint)."""
-    lifetime = not_after - not_before
-    return not_after - lifetime / 3 - lifetime / 30 * random.random()  # noqa: S311
-
-
-def pause_after(failures: int, error: AcmeError, left: timedelta | None) -> timedelta:
-    """How long to wait after this many failures in a row. `left`: the remaining lifetime of the current certificate."""
-    first = FIRST_PAUSE_AWAY if isinstance(error, AuthorityAway) else FIRST_PAUSE
-    pause: timedelta = min(first * 2 ** min(failures - 1, 20), LONGEST_PAUSE) * random.uniform(0.75, 1.0)  # noqa: S311
-    if left is not None and left > timedelta():
-        # Short enough for at least ten more attempts before the certificate expires, whether its lifetime is 90 days or
-        # six.
-        pause = min(pause, max(left / 10, SHORTEST_PAUSE))
-    if error.retry_after is not None:
-        pause = max(pause, min(timedelta(seconds=error.retry_after), LONGEST_RETRY_AFTER))
-    return pause
-
-
-def names_of(certificate: x509.Certificate) -> list[str]:
-    """The names and addresses of a certificate; empty without a subjectAltName."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
-
-
-def covers(names: Collection[str], name: str) -> bool:
-    """Whether a certificate for `names` has this name, or a wildcard one label above (RFC 9525, section 6.3)."""
-    return name in names or f"*.{name.partition('.')[2]}" in names
-
-
-def _leaf(chain: str, key: bytes, names: Sequence[str]) -> x509.Certificate:
-    """The leaf certificate of a chain. Raises `ValueError` if it is not for this key and these names."""
-    leaf = x509.load_pem_x509_certificate(chain.encode())
-    if leaf.public_key() != load_key(key).public_key():
-        raise ValueError("it is for another key")
-    if missing := set(names) - set(names_of(leaf)):
-        raise ValueError(f"it is not for {', '.join(sorted(missing))}")
-    return leaf
-
-
-def _issuer(leaf: x509.Certificate) -> str:
-    """The issuer in readable form: organisation and common name."""
-    parts = [
-        str(attribute.value)
-        for oid in (NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME)
-        for attribute in leaf.issuer.get_attributes_for_oid(oid)
-    ]
-    return " ".join(parts) or leaf.issuer.rfc4514_string()
