@@ -33,6 +33,8 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "site_backups": "where backups are",
     "site_disk_use": "measured",
     "site_handovers": "work under way",
+    "site_mail_settings": "limits, which administrators set, stay as they are",
+    "site_mails": "what was sent, and is not undone by a restoration",
     "site_traffic": "measured",
     "site_traffic_counted": "measured",
     "stagings": "the relation of two sites: each has backups of its own",
