@@ -12,7 +12,16 @@ CREATE TABLE site_mail_settings (
     mails_per_day  integer CHECK (mails_per_day >= 0),
     held_at        timestamptz,
     held_reason    text,
-    CHECK ((held_at IS NULL) = (held_reason IS NULL))
+    -- When a hold ends by itself; NULL: once somebody releases it.
+    held_until     timestamptz,
+    -- What was accepted before is not counted by the limits: the site was released then.
+    counted_from   timestamptz,
+    -- When its owner released it last, which is possible once a day.
+    owner_released timestamptz,
+    -- When its owner was last told of a hold by mail.
+    owner_told     timestamptz,
+    CHECK ((held_at IS NULL) = (held_reason IS NULL)),
+    CHECK ((held_until IS NOT NULL) <= (held_at IS NOT NULL))
 );
 
 -- Mails that programs of sites have handed in: a row for each recipient. The message itself is a file of the spool,
@@ -23,7 +32,7 @@ CREATE TABLE site_mails (
     site_id     uuid NOT NULL REFERENCES sites ON DELETE CASCADE,
     sender      text NOT NULL,
     recipient   text NOT NULL,
-    -- The program that sent it, as its folder and name were told by the site: a hint for people, never proof.
+    -- The program that sent it: folder and name as the site gave them, a hint for people and never proof.
     script      text,
     bytes       integer NOT NULL CHECK (bytes >= 0),
     -- The headers of a DKIM signature (RFC 6376), as the message's first lines.
@@ -38,6 +47,8 @@ CREATE TABLE site_mails (
     CHECK ((state = 'queued') = (ended_at IS NULL))
 );
 CREATE INDEX site_mails_due ON site_mails (attempt_at) WHERE state = 'queued';
+-- Sites take turns in the delivery.
+CREATE INDEX site_mails_due_of_site ON site_mails (site_id, attempt_at) WHERE state = 'queued';
 CREATE INDEX site_mails_of_site ON site_mails (site_id, accepted_at);
 CREATE INDEX site_mails_message ON site_mails (message);
 CREATE INDEX site_mails_ended ON site_mails (ended_at) WHERE ended_at IS NOT NULL;
