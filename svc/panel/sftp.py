@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
@@ -98,7 +98,7 @@ class SftpHostKeys(Model):
     keys: list[SftpHostKey]
 
 
-class SftpCreateRequest(SiteChange):
+class SftpCreateRequest(SiteChangeRequest):
     """Without a password and without keys a password is generated. `kind` shell where the site may have one
     (`site.get` says so): it starts in the site's home, and has no folder."""
 
@@ -109,7 +109,7 @@ class SftpCreateRequest(SiteChange):
     keys: Annotated[Keys, Field(default_factory=list)]
 
 
-class SftpUpdateRequest(SiteChange):
+class SftpUpdateRequest(SiteChangeRequest):
     """What is left out stays. Sessions that are open are ended. `new_password`: a password is generated, and shown
     once. If the password is null, the account has none, and only keys can be used."""
 
@@ -119,7 +119,7 @@ class SftpUpdateRequest(SiteChange):
     keys: Keys | None = None
 
 
-class SftpDeleteRequest(SiteChange):
+class SftpDeleteRequest(SiteChangeRequest):
     account_id: UUID
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
 from svc.panel.sites.fields import Domain
 from svc.panel.sites.sites import usable_name
 from svc.registry.declare import Operations
@@ -137,23 +137,23 @@ class StagingPreviewRequest(SiteRequest):
     """Of which site."""
 
 
-class StagingCreateRequest(SiteChange):
+class StagingCreateRequest(SiteChangeRequest):
     name: Label = USUAL_NAME
 
 
-class StagingRefreshRequest(SiteChange):
+class StagingRefreshRequest(SiteChangeRequest):
     """All of the copy becomes what the site is now; what was done in it is lost."""
 
 
-class StagingPasswordRequest(SiteChange):
+class StagingPasswordRequest(SiteChangeRequest):
     """Of which site."""
 
 
-class StagingDeleteRequest(SiteChange):
+class StagingDeleteRequest(SiteChangeRequest):
     """What was done in it is lost."""
 
 
-class StagingPushRequest(SiteChange):
+class StagingPushRequest(SiteChangeRequest):
     """`confirm` repeats the domain of the live site. Without `files` and `tables`, what staging.preview calls `pushed`
     is pushed; with one of them, only that. `accept_drift`: changes of the live site since the copy was made are
     lost."""

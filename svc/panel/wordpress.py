@@ -12,7 +12,7 @@ from pydantic import Field
 
 from svc.identity.fields import Email
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
 from svc.panel.sites.fields import WordPressLanguage, WordPressTitle
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
@@ -121,23 +121,23 @@ class WordPressGetRequest(SiteRequest):
     """Of which site."""
 
 
-class WordPressLoginRequest(SiteChange):
+class WordPressLoginRequest(SiteChangeRequest):
     login: Login | None = None
 
 
-class WordPressPasswordRequest(SiteChange):
+class WordPressPasswordRequest(SiteChangeRequest):
     login: Login | None = None
 
 
-class PluginActivateRequest(SiteChange):
+class PluginActivateRequest(SiteChangeRequest):
     plugin: PluginFile
 
 
-class PluginDeactivateRequest(SiteChange):
+class PluginDeactivateRequest(SiteChangeRequest):
     plugin: PluginFile
 
 
-class WordPressMaintenanceRequest(SiteChange):
+class WordPressMaintenanceRequest(SiteChangeRequest):
     """`maintenance` true: visitors get a page that says so."""
 
     maintenance: bool
@@ -262,7 +262,9 @@ async def wordpress_order(
     return WordPressOrder(title or domain, "" if language in (None, "en_US") else language, admin_email)
 
 
-async def _switch(context: Context[Panel], request: SiteChange, plugin: str, *, active: bool) -> WordPressPluginState:
+async def _switch(
+    context: Context[Panel], request: SiteChangeRequest, plugin: str, *, active: bool
+) -> WordPressPluginState:
     site, _ = await _installed(context, request)
     wordpress = context.services.wordpress
     await _record(context, site, {"plugin": plugin})

@@ -51,7 +51,7 @@ Reboot = Annotated[
 ]
 
 
-class Sizes(Request):
+class SizeFields(Request):
     """What is left out stays. The disk only grows."""
 
     vcpus: Vcpus | None = None
@@ -59,7 +59,7 @@ class Sizes(Request):
     disk_gib: DiskGib | None = None
 
 
-class VMResizeRequest(Sizes):
+class VMResizeRequest(SizeFields):
     """`plan_id` or `plan` (its slug); or, for staff and administrators, sizes of its own, of which what is left out
     stays, and with which the machine keeps its plan. A disk only grows, also while the guest runs. New processors and
     memory of a machine that runs need `reboot`: its guest is shut down in order within 90 seconds; if it does not shut
@@ -71,7 +71,7 @@ class VMResizeRequest(Sizes):
     reboot: Reboot = False
 
 
-class System(Request):
+class SystemFields(Request):
     """Without an image, the machine's own image is used, as it is published now. Without `access_mode`, the machine's
     own; without keys and a password, the machine's present keys. `password` asks for a generated password, which is
     shown once."""
@@ -85,7 +85,7 @@ class System(Request):
     password: Annotated[bool, Field(description="Generate a password, shown once.")] = False
 
 
-class VMReinstallRequest(System):
+class VMReinstallRequest(SystemFields):
     """Everything on the machine's disk is lost, its snapshots too; its name, addresses, size and groups stay.
     `image_id` or `image` (its slug), or neither for the machine's own image. With an ISO, `iso_id` or `iso` (its slug)
     or the machine's own, its disk is empty, the ISO in its drive, and it has the accounts that the installer makes.
@@ -193,7 +193,7 @@ def of_plan(plan: Record, *, reboot: bool, bounded: bool) -> NewSize:
     return NewSize(plan["id"], plan["vcpus"], plan["memory_mib"], plan["disk_gib"], reboot, bounded)
 
 
-def of_sizes(sizes: Sizes, *, reboot: bool) -> NewSize:
+def of_sizes(sizes: SizeFields, *, reboot: bool) -> NewSize:
     """The machine keeps its plan for the plan's limits on traffic and addresses."""
     return NewSize(None, sizes.vcpus, sizes.memory_mib, sizes.disk_gib, reboot, bounded=False)
 
@@ -208,7 +208,7 @@ async def resize_machine(
 async def reinstall_machine(
     context: Context[Controller],
     row: Record,
-    system: System,
+    system: SystemFields,
     *,
     image: str | None,
     iso: Iso = (None, None),
@@ -265,7 +265,7 @@ async def reinstall_machine(
 async def _install(
     context: Context[Controller],
     row: Record,
-    system: System,
+    system: SystemFields,
     iso: Record,
     *,
     ssh_key_ids: Sequence[UUID],
@@ -299,7 +299,7 @@ def _order(principal: Principal, key: str | None) -> str | None:
     return f"{key_owner(principal)} {key}" if key is not None else None
 
 
-async def offers_password(queryable: Queryable, row: Record, system: System, image: str | None) -> bool:
+async def offers_password(queryable: Queryable, row: Record, system: SystemFields, image: str | None) -> bool:
     """Whether the system has an account with a password, by the access mode and image that are given or else are the
     machine's."""
     wanted = await _image(queryable, row, system.image_id, image)

@@ -64,7 +64,7 @@ class SecurityGroup(Model):
     created_at: datetime
 
 
-class SecurityGroupList(PageRequest):
+class SecurityGroupListRequest(PageRequest):
     project: UUID | None = None
 
 

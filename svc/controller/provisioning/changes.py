@@ -14,9 +14,9 @@ from svc.controller.machines.models import show, visible_machine
 from svc.controller.machines.remaking import (
     Key,
     Reboot,
-    Sizes,
+    SizeFields,
     Slug,
-    System,
+    SystemFields,
     of_plan,
     of_sizes,
     offers_password,
@@ -51,7 +51,7 @@ class ChangePlanRequest(Request):
     idempotency_key: Key | None = None
 
 
-class ResizeRequest(Sizes):
+class ResizeRequest(SizeFields):
     """The machine keeps its plan, which still decides about traffic and addresses."""
 
     id: UUID
@@ -59,7 +59,7 @@ class ResizeRequest(Sizes):
     idempotency_key: Key | None = None
 
 
-class ReinstallRequest(System):
+class ReinstallRequest(SystemFields):
     """`image_id` or `image_slug`, or neither for the machine's own image. Without keys and a password, a password
     is made up where the access mode has one; with `root_key` the machine's keys stay."""
 

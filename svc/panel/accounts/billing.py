@@ -78,7 +78,7 @@ class AccountRequest(Request):
     id: UUID
 
 
-class AccountOrder(AccountRequest):
+class AccountOrderRequest(AccountRequest):
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -105,17 +105,17 @@ class AccountCreated(Account):
     site: Site | None = None
 
 
-class AccountSuspendRequest(AccountOrder):
+class AccountSuspendRequest(AccountOrderRequest):
     """The customer is shown `reason` at sign-in; visitors see that the sites are suspended."""
 
     reason: Reason
 
 
-class AccountUnsuspendRequest(AccountOrder):
+class AccountUnsuspendRequest(AccountOrderRequest):
     """What was suspended with the account comes back; what had been suspended by itself does not."""
 
 
-class AccountPlanRequest(AccountOrder):
+class AccountPlanRequest(AccountOrderRequest):
     """A plan that allows less than the customer has is refused. With `accept_over_use` the customer gets the plan
     nevertheless, and can add nothing until they have less."""
 
@@ -328,7 +328,7 @@ async def _refuse_while_ended(tx: Transaction, person: person_records.Person) ->
 
 
 async def _decided(
-    context: Context[Panel], request: AccountOrder, work: Callable[[Transaction], Awaitable[list[UUID]]]
+    context: Context[Panel], request: AccountOrderRequest, work: Callable[[Transaction], Awaitable[list[UUID]]]
 ) -> Account:
     """Decide about an account in one transaction. `work` returns the sites that the server must update."""
 

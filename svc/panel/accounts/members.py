@@ -73,7 +73,7 @@ class Membership(Model):
     created_at: datetime
 
 
-class MemberList(PageRequest):
+class MemberListRequest(PageRequest):
     """`account`: of this one alone, for administrators. `site`: those who may work in it, by the whole account too."""
 
     account: UUID | None = None
@@ -120,7 +120,7 @@ FROM {_SOURCE}"""
     scope=Scope.READ,
     columns=("email", "role", "site=domain", "status", "account=account_email", "id"),
 )
-async def list_members(context: Context[Panel], request: MemberList) -> Page[Member]:
+async def list_members(context: Context[Panel], request: MemberListRequest) -> Page[Member]:
     principal = context.principal
     own = EVERYTHING if principal.is_operator else equals("given.account_id", principal.user_id)
     of_site = EVERYTHING

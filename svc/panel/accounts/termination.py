@@ -16,7 +16,7 @@ import trio
 from svc.identity import person_records
 from svc.identity.deletion import remove_person
 from svc.identity.fields import Email
-from svc.panel.accounts.billing import TERMINATION, AccountOrder, locked_customer, ordered
+from svc.panel.accounts.billing import TERMINATION, AccountOrderRequest, locked_customer, ordered
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
@@ -44,7 +44,7 @@ _LOOK: Final = 0.5
 """Seconds between two checks of sites whose deletion is under way."""
 
 
-class AccountTerminateRequest(AccountOrder):
+class AccountTerminateRequest(AccountOrderRequest):
     """`confirm` repeats the customer's address."""
 
     confirm: Email

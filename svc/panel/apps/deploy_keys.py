@@ -15,7 +15,7 @@ from pydantic import Field
 from svc.identity.backup_targets import SshHost
 from svc.panel.host_keys import Fingerprint, ShownKey, confirmed
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -53,7 +53,7 @@ class DeployKeyModel(Model):
         )
 
 
-class DeployKeyRequest(SiteChange):
+class DeployKeyRequest(SiteChangeRequest):
     """`host_key` is the fingerprint of one of the keys that an answer without it has shown, compared with what the
     host publishes. Where the site has a key for that host it stays, and the host's own key is the new one."""
 
@@ -62,7 +62,7 @@ class DeployKeyRequest(SiteChange):
     host_key: Fingerprint | None = None
 
 
-class DeployKeyDeletion(SiteChange):
+class DeployKeyDeletion(SiteChangeRequest):
     key_id: UUID
 
 

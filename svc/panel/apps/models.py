@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from svc.panel.files.models import SITE_PATH, FolderPath
 from svc.panel.log_lines import Containing, LogCursor, MostLines
-from svc.panel.sites.access import SiteChange, SiteRequest
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.apps.records import AppRow
@@ -96,7 +96,7 @@ class SiteAppModel(Model):
         )
 
 
-class AppUpdateRequest(SiteChange):
+class AppUpdateRequest(SiteChangeRequest):
     """What is left out stays. It holds from the next start on."""
 
     interface: AppInterface | None = None
@@ -105,15 +105,15 @@ class AppUpdateRequest(SiteChange):
     health_path: HealthPath | None = None
 
 
-class AppStartRequest(SiteChange):
+class AppStartRequest(SiteChangeRequest):
     """One that runs is left as it is."""
 
 
-class AppStopRequest(SiteChange):
+class AppStopRequest(SiteChangeRequest):
     """Requests that have started are answered first, within half a minute."""
 
 
-class AppRestartRequest(SiteChange):
+class AppRestartRequest(SiteChangeRequest):
     """The new start takes the place of the one before when it answers; where it does not, that one goes on."""
 
 
@@ -124,7 +124,7 @@ class AppVariable(Model):
     set_at: datetime
 
 
-class AppVariablesRequest(SiteChange):
+class AppVariablesRequest(SiteChangeRequest):
     """Exactly these are there from the next start on; null keeps the value that there is."""
 
     variables: Annotated[

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from svc.identity.backup_targets import BackupTargetModel, Folder, TargetName
 from svc.panel.files.models import SitePath
-from svc.panel.sites.access import SiteChange
+from svc.panel.sites.access import SiteChangeRequest
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
 from svc.registry.shapes import Shape
@@ -75,7 +75,7 @@ def backup_model(row: Record) -> Backup:
     return Backup.model_validate(dict(row))
 
 
-class BackupList(PageRequest):
+class BackupListRequest(PageRequest):
     status: BackupStatus | None = None
     site: UUID | None = None
 
@@ -84,7 +84,7 @@ class BackupRequest(Request):
     id: UUID
 
 
-class BackupCreateRequest(SiteChange):
+class BackupCreateRequest(SiteChangeRequest):
     """Of which site."""
 
 
@@ -99,11 +99,11 @@ class BackupRestoreRequest(BackupRequest):
     parts: Annotated[list[BackupPart], Field(min_length=1, max_length=3)] | None = None
 
 
-class ScheduleRequest(SiteChange):
+class ScheduleRequest(SiteChangeRequest):
     """Of which site."""
 
 
-class BackupScheduleUpdateRequest(SiteChange):
+class BackupScheduleUpdateRequest(SiteChangeRequest):
     """When a site is backed up, in UTC: `hour` of a daily or weekly one, `weekday` of a weekly one. Kept are the last
     ones, and the last of each of so many days, weeks and months that have one. `enabled` false: none by itself; what
     there is stays."""

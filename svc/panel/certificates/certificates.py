@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field, SecretStr
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -65,7 +65,7 @@ class SiteCertificateRequest(SiteRequest):
     """Of which site."""
 
 
-class CertificateIssueRequest(SiteChange):
+class CertificateIssueRequest(SiteChangeRequest):
     """What is left out stays as it was chosen before, for renewals as well: at first http-01, and no wildcards."""
 
     challenge: Annotated[
@@ -78,11 +78,11 @@ class CertificateIssueRequest(SiteChange):
     ] = None
 
 
-class CertificateRemoveRequest(SiteChange):
+class CertificateRemoveRequest(SiteChangeRequest):
     """Of which site."""
 
 
-class CertificateUploadRequest(SiteChange):
+class CertificateUploadRequest(SiteChangeRequest):
     """PEM: the certificate, then those of its issuers; and its private key, not encrypted."""
 
     certificate: Annotated[str, Field(pattern=_PEM, max_length=100_000)]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from svc.panel.databases.models import (
     SELECT_DATABASES,
-    DatabaseChange,
+    DatabaseChangeRequest,
     DatabaseLabel,
     DatabaseRequest,
     DatabaseUserSecret,
@@ -63,13 +63,13 @@ class DatabaseCreated(Model):
     login: DatabaseUserSecret | None
 
 
-class DatabaseDeleteRequest(DatabaseChange):
+class DatabaseDeleteRequest(DatabaseChangeRequest):
     """`confirm` repeats the whole name of the database."""
 
     confirm: FullName
 
 
-class DatabaseImportRequest(DatabaseChange):
+class DatabaseImportRequest(DatabaseChangeRequest):
     """Either `path`, a file of the site, as SQL, plain or compressed by gzip, bzip2 or xz; or `export`, one of the
     exports of a database of the same site and engine. `replace`: the database's present content is removed before."""
 
@@ -174,7 +174,7 @@ async def delete(context: Context[Panel], request: DatabaseDeleteRequest) -> Non
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def export(context: Context[Panel], request: DatabaseChange) -> JobModel:
+async def export(context: Context[Panel], request: DatabaseChangeRequest) -> JobModel:
     await require_database(context, request.id)
 
     async def work(tx: Transaction) -> JobModel:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from svc.panel.databases.models import (
     SELECT_USERS,
-    DatabaseChange,
+    DatabaseChangeRequest,
     DatabaseLabel,
     DatabaseRequest,
     DatabaseUser,
@@ -47,12 +47,12 @@ class DatabaseUserCreateRequest(Request):
     access: DatabaseAccess = DatabaseAccess.FULL
 
 
-class DatabaseGrantRequest(DatabaseChange):
+class DatabaseGrantRequest(DatabaseChangeRequest):
     database_id: UUID
     access: DatabaseAccess = DatabaseAccess.FULL
 
 
-class DatabaseRevokeRequest(DatabaseChange):
+class DatabaseRevokeRequest(DatabaseChangeRequest):
     database: UUID
 
 
@@ -124,7 +124,7 @@ async def create(context: Context[Panel], request: DatabaseUserCreateRequest) ->
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def reset_password(context: Context[Panel], request: DatabaseChange) -> DatabaseUserSecret:
+async def reset_password(context: Context[Panel], request: DatabaseChangeRequest) -> DatabaseUserSecret:
     services = context.services
     user = await shown_user(context, request.id)
     password = new_password()
@@ -168,7 +168,7 @@ async def revoke(context: Context[Panel], request: DatabaseRevokeRequest) -> Dat
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def delete(context: Context[Panel], request: DatabaseChange) -> None:
+async def delete(context: Context[Panel], request: DatabaseChangeRequest) -> None:
     user = await shown_user(context, request.id)
 
     async def work(tx: Transaction) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field
 
-from svc.panel.sites.access import SiteChange, SiteRequest
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.dns.records import RecordRow, ZoneRow
@@ -135,14 +135,14 @@ class DnsListRequest(SiteRequest):
     zone: ZoneName | None = None
 
 
-class RecordCreateRequest(SiteChange):
+class RecordCreateRequest(SiteChangeRequest):
     zone: ZoneName | None = None
     name: RecordName = "@"
     ttl: Ttl | None = None
     data: Data
 
 
-class RecordRequest(SiteChange):
+class RecordRequest(SiteChangeRequest):
     record_id: UUID
 
 

@@ -34,7 +34,7 @@ from svc.panel.files.models import (
     Text,
 )
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
@@ -82,7 +82,7 @@ class FileDownloadRequest(SiteRequest):
     version: FileVersion | None = None
 
 
-class FileWriteRequest(SiteChange):
+class FileWriteRequest(SiteChangeRequest):
     """`expected_sha256`: of the content that is to be replaced; if the file has other content, nothing is written.
     `replace` False: nothing is written if there is a file already."""
 
@@ -92,20 +92,20 @@ class FileWriteRequest(SiteChange):
     replace: bool = True
 
 
-class FolderCreateRequest(SiteChange):
+class FolderCreateRequest(SiteChangeRequest):
     """`parents`: folders above it are made as well."""
 
     path: SitePath
     parents: bool = False
 
 
-class FileRenameRequest(SiteChange):
+class FileRenameRequest(SiteChangeRequest):
     path: SitePath
     name: FileName
     replace: bool = False
 
 
-class FileMoveRequest(SiteChange):
+class FileMoveRequest(SiteChangeRequest):
     """`to` is the new path, name included."""
 
     path: SitePath
@@ -113,18 +113,18 @@ class FileMoveRequest(SiteChange):
     replace: bool = False
 
 
-class FileCopyRequest(SiteChange):
+class FileCopyRequest(SiteChangeRequest):
     path: SitePath
     to: SitePath
 
 
-class FileDeleteRequest(SiteChange):
+class FileDeleteRequest(SiteChangeRequest):
     """Folders are deleted with all that is in them."""
 
     paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
 
 
-class FileModeRequest(SiteChange):
+class FileModeRequest(SiteChangeRequest):
     path: SitePath
     mode: FileMode
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from svc.panel.files.models import Base64, FileUpload, Sha256, SitePath
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -20,7 +20,7 @@ operations = Operations[Panel]()
 MAX_BYTES = 64 << 30
 
 
-class UploadCreateRequest(SiteChange):
+class UploadCreateRequest(SiteChangeRequest):
     """`replace`: a file that is there may be replaced, when the upload is finished."""
 
     path: SitePath
@@ -36,7 +36,7 @@ class UploadListRequest(SiteRequest):
     """Those of one site."""
 
 
-class UploadChunkRequest(SiteChange):
+class UploadChunkRequest(SiteChangeRequest):
     """Parts may come in any order, at once, overlap and repeat."""
 
     upload: UUID
@@ -44,14 +44,14 @@ class UploadChunkRequest(SiteChange):
     data_base64: Base64
 
 
-class UploadFinishRequest(SiteChange):
+class UploadFinishRequest(SiteChangeRequest):
     """May be repeated when the answer was lost."""
 
     upload: UUID
     sha256: Sha256
 
 
-class UploadDiscardRequest(SiteChange):
+class UploadDiscardRequest(SiteChangeRequest):
     upload: UUID
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.files.models import SITE_PATH
-from svc.panel.sites.access import SiteChange, SiteRequest
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest
 from svc.registry.operation import Model, Request
 from svc.registry.shapes import NAME, Shape
 from svc_actors.panel.schedules.cron import LONGEST
@@ -107,7 +107,7 @@ class ScheduleListRequest(SiteRequest):
     """Those of one site."""
 
 
-class ScheduleCreateRequest(SiteChange):
+class ScheduleCreateRequest(SiteChangeRequest):
     """A run that is due while the one before goes on is skipped."""
 
     name: ScheduleName
@@ -124,13 +124,13 @@ class ScheduleRequest(Request):
     id: UUID
 
 
-class ScheduleChange(ScheduleRequest):
+class ScheduleChangeRequest(ScheduleRequest):
     """The body may name a site as well; the schedule's own is meant."""
 
     site_id: Annotated[UUID | None, Field(description="Ignored: the schedule's own site is used.")] = None
 
 
-class ScheduleUpdateRequest(ScheduleChange):
+class ScheduleUpdateRequest(ScheduleChangeRequest):
     """What is left out stays as it is."""
 
     name: ScheduleName | None = None
@@ -142,11 +142,11 @@ class ScheduleUpdateRequest(ScheduleChange):
     enabled: bool | None = None
 
 
-class ScheduleDeleteRequest(ScheduleChange):
+class ScheduleDeleteRequest(ScheduleChangeRequest):
     """Its runs go with it."""
 
 
-class ScheduleStartRequest(ScheduleChange):
+class ScheduleStartRequest(ScheduleChangeRequest):
     """Now, in addition to its times."""
 
 

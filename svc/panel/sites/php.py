@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, site_of
+from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
 from svc.panel.sites.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
@@ -55,7 +55,7 @@ class SitePhpExtensionsRequest(SiteRequest):
     """Of which site's version."""
 
 
-class SitePhpUpdateRequest(SiteChange):
+class SitePhpUpdateRequest(SiteChangeRequest):
     """What is left out stays as it is."""
 
     version: PhpVersion | None = None
@@ -69,7 +69,7 @@ class SitePhpUpdateRequest(SiteChange):
     workers: Workers | None = None
 
 
-class SitePhpRestartRequest(SiteChange):
+class SitePhpRestartRequest(SiteChangeRequest):
     """Which site's."""
 
 

@@ -12,7 +12,14 @@ from svc.panel.accounts.member_roles import beyond_role
 from svc.panel.config import PanelConfig
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChange, SiteRequest, accounts_open_to, locked_site_of, site_of, visible_sites
+from svc.panel.sites.access import (
+    SiteChangeRequest,
+    SiteRequest,
+    accounts_open_to,
+    locked_site_of,
+    site_of,
+    visible_sites,
+)
 from svc.panel.sites.creation import SiteFields, plan_site
 from svc.panel.sites.fields import Domain, ProxyTarget, SuspensionReason
 from svc.panel.sites.models import (
@@ -73,7 +80,7 @@ class SiteCreateRequest(SiteFields):
     processes: Processes | None = None
 
 
-class SiteUpdateRequest(SiteChange):
+class SiteUpdateRequest(SiteChangeRequest):
     """What is left out stays. `owner_email`, `shell` and the limits are administrators' to change; null for a limit
     removes it, and null for `shell` means as the plan says."""
 
@@ -87,14 +94,14 @@ class SiteUpdateRequest(SiteChange):
     shell: bool | None = None
 
 
-class SiteSuspendRequest(SiteChange):
+class SiteSuspendRequest(SiteChangeRequest):
     """`suspended` false puts the site back."""
 
     suspended: bool = True
     reason: SuspensionReason | None = None
 
 
-class SiteDeleteRequest(SiteChange):
+class SiteDeleteRequest(SiteChangeRequest):
     """`confirm` repeats the site's domain. `final_backup`: the site is backed up before, and the backup
     kept for its owner for 30 days."""
 
