@@ -31,12 +31,12 @@ _IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class Admission:
-    """At most `most` connections, and `of_one` from one source (see `place_of`), which may also be a node's id."""
+    """At most `most` connections, and `of_one` from one source (see `source_of`), which may also be a node's id."""
 
     def __init__(self, most: int, of_one: int) -> None:
         self._most = most
         self._of_one = of_one
-        self._places: dict[str, _Place] = {}
+        self._sources: dict[str, _Source] = {}
         self._idle: dict[ConnectionSlot, None] = {}
         self._held = 0
 
@@ -44,31 +44,31 @@ class Admission:
         return self._held
 
     def enter(self, address: str, evict: Callable[[], None]) -> ConnectionSlot | None:
-        """A seat for a connection from `address`, or None if there is no room. `evict` is called when the idle
+        """A slot for a connection from `address`, or None if there is no room. `evict` is called when the idle
         connection has to make room: it must close the connection, and neither block nor raise."""
-        key = place_of(address)
-        place = self._places.get(key)
-        if place is not None and place.held >= self._of_one:
-            if not place.idle:
+        key = source_of(address)
+        source = self._sources.get(key)
+        if source is not None and source.held >= self._of_one:
+            if not source.idle:
                 return None
-            self._make_room(next(iter(place.idle)))
+            self._make_room(next(iter(source.idle)))
         elif self._held >= self._most:
             if not self._idle:
                 return None
             self._make_room(next(iter(self._idle)))
-        place = self._places.setdefault(key, _Place(key))
-        place.held += 1
+        source = self._sources.setdefault(key, _Source(key))
+        source.held += 1
         self._held += 1
-        seat = ConnectionSlot(self, place, evict)
-        seat.idle()
-        return seat
+        slot = ConnectionSlot(self, source, evict)
+        slot.idle()
+        return slot
 
-    def _make_room(self, seat: ConnectionSlot) -> None:
-        seat.leave()
-        seat.evict()
+    def _make_room(self, slot: ConnectionSlot) -> None:
+        slot.leave()
+        slot.evict()
 
 
-class _Place:
+class _Source:
     __slots__ = ("held", "idle", "key")
 
     def __init__(self, key: str) -> None:
@@ -78,13 +78,13 @@ class _Place:
 
 
 class ConnectionSlot:
-    """The seat of one connection, idle until `busy` is called. `leave` may be repeated."""
+    """The slot of one connection, idle until `busy` is called. `leave` may be repeated."""
 
-    __slots__ = ("_admission", "_left", "_place", "evict")
+    __slots__ = ("_admission", "_left", "_source", "evict")
 
-    def __init__(self, admission: Admission, place: _Place, evict: Callable[[], None]) -> None:
+    def __init__(self, admission: Admission, source: _Source, evict: Callable[[], None]) -> None:
         self._admission = admission
-        self._place = place
+        self._source = source
         self._left = False
         self.evict = evict
 
@@ -92,10 +92,10 @@ class ConnectionSlot:
         """From now on the connection may be closed for a new one. The longest idle is closed first."""
         if not self._left:
             self.busy()
-            self._place.idle[self] = self._admission._idle[self] = None
+            self._source.idle[self] = self._admission._idle[self] = None
 
     def busy(self) -> None:
-        self._place.idle.pop(self, None)
+        self._source.idle.pop(self, None)
         self._admission._idle.pop(self, None)
 
     def leave(self) -> None:
@@ -103,13 +103,13 @@ class ConnectionSlot:
             return
         self.busy()
         self._left = True
-        self._place.held -= 1
+        self._source.held -= 1
         self._admission._held -= 1
-        if not self._place.held:
-            del self._admission._places[self._place.key]
+        if not self._source.held:
+            del self._admission._sources[self._source.key]
 
 
-def place_of(address: str) -> str:
+def source_of(address: str) -> str:
     """The source that an address counts for: an IPv4 address itself; the /64 of an IPv6 address, the least that one
     subscriber has (RFC 6177). Text that is not an address is a source of its own."""
     if ":" not in address:

@@ -23,7 +23,7 @@ import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 from pydantic_core import to_json
 
-from svc_actors.admission import place_of
+from svc_actors.admission import source_of
 from svc_common.errors import ServiceError
 from svc_http.asgi import OF_PAGES, PAGE_POLICY, ClientGoneError, Header, lifespan, read_whole
 from svc_http.peers import CLIENT_HEADER
@@ -111,19 +111,19 @@ class Web:
 
     async def _carry_in_turn(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         client = scope.get("client")
-        place = place_of(client[0]) if client is not None else ""
-        if self._carrying[place] >= OF_ONE_CLIENT:
+        source = source_of(client[0]) if client is not None else ""
+        if self._carrying[source] >= OF_ONE_CLIENT:
             await _refuse(send, TOO_MANY)
             return
-        self._carrying[place] += 1
+        self._carrying[source] += 1
         try:
             await self._carry(scope, receive, send)
         except ClientGoneError:
             return  # nothing was passed to the core
         finally:
-            self._carrying[place] -= 1
-            if not self._carrying[place]:
-                del self._carrying[place]
+            self._carrying[source] -= 1
+            if not self._carrying[source]:
+                del self._carrying[source]
 
     async def _carry(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         try:

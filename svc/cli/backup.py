@@ -20,7 +20,7 @@ from svc.cli.terminal import say, write
 from svc.controller.config import ControllerConfig
 from svc.service.controller.backup import results
 from svc.service.controller.backup.archive import CannotDecrypt, NotAnArchive
-from svc.service.controller.backup.places import PlaceError, place_of
+from svc.service.controller.backup.places import PlaceError, parse_place
 from svc.service.controller.backup.take import BackupResult, take, verify
 from svc_actors.store import (
     AnotherServiceError,
@@ -73,7 +73,7 @@ async def backup(
     where = _named(to)
     try:
         ended: BackupResult | Exception = await take(
-            config, environ, file_read(), place_of(where), passphrase, keep=keep
+            config, environ, file_read(), parse_place(where), passphrase, keep=keep
         )
     except (PlaceError, DumpError, DatabaseStartError, ServiceError, OSError) as error:
         ended = error
@@ -109,7 +109,7 @@ async def backups(
     passphrase = _passphrase(passphrase_file) if verified else ""
     bad = 0
     try:
-        place = place_of(_named(to))
+        place = parse_place(_named(to))
         for name in await place.names():
             words = ""
             if verified:

@@ -22,7 +22,7 @@ from svc_actors.controller import alert_webhooks
 from svc_actors.controller.alert_webhooks import AlertEvent, tell_test
 from svc_actors.sealing import Sealer
 from svc_actors.store import Record, Transaction
-from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.endpoints import EndpointSecret
 
 
 class AlertWebhook(Model):
@@ -56,7 +56,7 @@ class AlertDeliveryDetail(AlertDelivery):
     payload: str
 
 
-class AlertWebhookCreate(CreateRequest):
+class AlertWebhookCreateRequest(CreateRequest):
     least: Severity = Severity.CRITICAL
 
 
@@ -64,14 +64,14 @@ class AlertWebhookRequest(EndpointRequest):
     pass
 
 
-class AlertWebhookUpdate(UpdateRequest):
+class AlertWebhookUpdateRequest(UpdateRequest):
     """What is left out stays as it is."""
 
     least: Severity | None = None
     enabled: bool | None = None
 
 
-class AlertDeliveryList(DeliveryListRequest[AlertEvent]):
+class AlertDeliveryListRequest(DeliveryListRequest[AlertEvent]):
     pass
 
 
@@ -79,7 +79,7 @@ class AlertDeliveryRequest(DeliveryRequest):
     pass
 
 
-class AlertWebhooks(Webhooks[AlertWebhookCreate, AlertWebhookUpdate, AlertWebhookRequest]):
+class AlertWebhooks(Webhooks[AlertWebhookCreateRequest, AlertWebhookUpdateRequest, AlertWebhookRequest]):
     path = "/alerts/webhooks"
     names = Names(
         list_endpoints=("alert.webhooks", "The webhook receivers of alerts"),
@@ -105,16 +105,16 @@ class AlertWebhooks(Webhooks[AlertWebhookCreate, AlertWebhookUpdate, AlertWebhoo
     delivery = AlertDelivery
     delivery_with_payload = AlertDeliveryDetail
     endpoint_request = AlertWebhookRequest
-    create_request = AlertWebhookCreate
-    update_request = AlertWebhookUpdate
+    create_request = AlertWebhookCreateRequest
+    update_request = AlertWebhookUpdateRequest
     test_request = AlertWebhookRequest
     delivery_request = AlertDeliveryRequest
-    delivery_list_request = AlertDeliveryList
+    delivery_list_request = AlertDeliveryListRequest
 
-    async def add(self, tx: Transaction, sealer: Sealer, request: AlertWebhookCreate) -> Issued:
+    async def add(self, tx: Transaction, sealer: Sealer, request: AlertWebhookCreateRequest) -> EndpointSecret:
         return await alert_webhooks.create(tx, sealer, request.url, request.least)
 
-    async def change(self, tx: Transaction, request: AlertWebhookUpdate) -> None:
+    async def change(self, tx: Transaction, request: AlertWebhookUpdateRequest) -> None:
         await alert_webhooks.update(tx, request.id, url=request.url, least=request.least, enabled=request.enabled)
 
     async def send_test(self, tx: Transaction, endpoint: Record, request: AlertWebhookRequest) -> UUID:

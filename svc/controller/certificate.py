@@ -17,7 +17,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.certificates import CertificateRecord, Issued, names_of, read_certificate
+from svc_actors.certificates import CertificateRecord, CertificateWithKey, names_of, read_certificate
 from svc_common.durable import write_whole
 from svc_common.errors import conflict, not_ready
 
@@ -67,7 +67,7 @@ def issued_file(data_dir: Path) -> Path:
     return data_dir / "tls" / "acme.pem"
 
 
-def install(data_dir: Path, issued: Issued) -> None:
+def install(data_dir: Path, issued: CertificateWithKey) -> None:
     """Write a certificate to the file that the listener reads. The database has it as well; this copy is for
     OpenSSL."""
     file = issued_file(data_dir)

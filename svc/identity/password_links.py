@@ -31,7 +31,7 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.admission import place_of
+from svc_actors.admission import source_of
 from svc_actors.mail import MailKind, NewMail, Outbox
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable, Target, Transaction, audit, service_itself
@@ -45,7 +45,7 @@ RESET_LASTS: Final = timedelta(hours=1)
 MAILS_AN_HOUR: Final = 3
 """Per account. Its owner already has a valid link, and other people's requests must not fill the mailbox."""
 ASKS_AN_HOUR: Final = 10
-"""Per place: an IPv4 address or an IPv6 /64."""
+"""Per source: an IPv4 address or an IPv6 /64."""
 MOST_WAITING: Final = 1_000
 CHANNEL: Final = "password-asks"
 _LOOK_SECONDS: Final = 30.0
@@ -137,16 +137,16 @@ async def first_password_link(tx: Transaction, person: Person) -> tuple[str, dat
 )
 async def forgot(context: Context[IdentityServices], request: ForgotPasswordRequest) -> None:
     email = request.email.strip().lower()
-    place = place_of(context.caller.address or "")
+    source = source_of(context.caller.address or "")
 
     async def work(tx: Transaction) -> None:
         await context.services.outbox.admit(tx)
-        await _admit(tx, place)
+        await _admit(tx, source)
         await tx.execute(
             "INSERT INTO password_asks (email, account, place) VALUES ($1, $2, $3)",
             email.replace("\0", ""),
             hashlib.sha256(email.encode()).hexdigest(),
-            place,
+            source,
         )
         # The address is not recorded: what was typed may be a password.
         await audit.record(tx, context.caller, Target("user", None, None))
@@ -306,14 +306,14 @@ async def _owner(queryable: Queryable, token_hash: bytes) -> UUID | None:
     return user_id
 
 
-async def _admit(tx: Transaction, place: str) -> None:
-    """Limit requests per place of origin and in total, independently of the account they name."""
+async def _admit(tx: Transaction, source: str) -> None:
+    """Limit requests per source and in total, independently of the account they name."""
     row = await tx.fetchone(
         """
         SELECT count(*) AS asked, ceil(extract(epoch FROM min(asked_at) + interval '1 hour' - now()))::integer AS left
         FROM password_asks WHERE place = $1 AND asked_at > now() - interval '1 hour'
         """,
-        place,
+        source,
     )
     if row["asked"] >= ASKS_AN_HOUR:
         minutes = max(1, row["left"] // 60)

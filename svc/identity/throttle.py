@@ -17,7 +17,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 
-from svc_actors.admission import place_of
+from svc_actors.admission import source_of
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable
 from svc_common.errors import rate_limited
@@ -89,7 +89,7 @@ class SignInAttempt:
     def __init__(self, email: str, address: str | None, browser: str | None, limits: Limits = PASSWORDS) -> None:
         self._limits = limits
         self._account = hashlib.sha256(email.encode()).hexdigest()
-        self._place = place_of(address or "")
+        self._source = source_of(address or "")
         self._browser = browser
         self._bounds: dict[str, _Bound] = {}
 
@@ -145,7 +145,7 @@ class SignInAttempt:
         """Forget the account's failures, and make browser and address familiar. The browser keeps its cookie or gets a
         new one."""
         browser = self._browser or new_secret()
-        marks = [f"address:{self._place}", _mark(browser)]
+        marks = [f"address:{self._source}", _mark(browser)]
         await tx.execute(
             "DELETE FROM sign_in_attempts WHERE subject = ANY($1)",
             [
@@ -153,7 +153,7 @@ class SignInAttempt:
                 for kind in (PASSWORDS.kind, CODES.kind)
                 for subject in (
                     f"account:{self._account}",
-                    f"pair:{self._account}:{self._place}",
+                    f"pair:{self._account}:{self._source}",
                     *(f"familiar:{self._account}:{mark}" for mark in marks),
                 )
             ],
@@ -176,7 +176,7 @@ class SignInAttempt:
         return Recognition(browser, new_browser=not of_browser, new_address=not address)
 
     async def _bounds_of(self, database: Queryable) -> dict[str, _Bound]:
-        marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]
+        marks = [f"address:{self._source}", *([_mark(self._browser)] if self._browser else [])]
         # If both the address and the browser are familiar, the browser counts, because others may share its address.
         familiar = await database.fetchval(
             """
@@ -192,8 +192,8 @@ class SignInAttempt:
             return {f"{limits.kind}familiar:{self._account}:{familiar}": limits.familiar}
         return {
             f"{limits.kind}account:{self._account}": limits.account,
-            f"{limits.kind}address:{self._place}": limits.address,
-            f"{limits.kind}pair:{self._account}:{self._place}": limits.pair,
+            f"{limits.kind}address:{self._source}": limits.address,
+            f"{limits.kind}pair:{self._account}:{self._source}": limits.pair,
         }
 
 

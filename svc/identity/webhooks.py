@@ -27,7 +27,7 @@ from svc_actors.store import Queryable, Record, Target, Transaction, audit
 from svc_actors.webhooks import deliveries, endpoints
 from svc_actors.webhooks.delivery_states import DeliveryStatus
 from svc_actors.webhooks.endpoint import utc_now
-from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.endpoints import EndpointSecret
 from svc_actors.webhooks.receivers import LONGEST_URL, Receivers, ReceiverUrl
 from svc_common.errors import conflict
 
@@ -158,7 +158,7 @@ class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
     delivery_list_request: ClassVar[type[DeliveryListRequest[Any]]]
 
     @abstractmethod
-    async def add(self, tx: Transaction, sealer: Sealer, request: CreateT) -> Issued:
+    async def add(self, tx: Transaction, sealer: Sealer, request: CreateT) -> EndpointSecret:
         """Raises `conflict` if there are as many endpoints as allowed."""
 
     @abstractmethod

@@ -23,7 +23,7 @@ from svc_actors.panel import webhooks as endpoints
 from svc_actors.panel.webhooks import EVERY_EVENT, WebhookEvent, emit_to
 from svc_actors.sealing import Sealer
 from svc_actors.store import Record, Transaction
-from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.endpoints import EndpointSecret
 
 
 class WebhookEndpoint(Model):
@@ -138,7 +138,7 @@ class PanelWebhooks(Webhooks[WebhookCreateRequest, WebhookUpdateRequest, Webhook
     delivery_request = DeliveryRequest
     delivery_list_request = DeliveryListRequest
 
-    async def add(self, tx: Transaction, sealer: Sealer, request: WebhookCreateRequest) -> Issued:
+    async def add(self, tx: Transaction, sealer: Sealer, request: WebhookCreateRequest) -> EndpointSecret:
         return await endpoints.create(tx, sealer, request.url, request.events, enabled=request.enabled)
 
     async def change(self, tx: Transaction, request: WebhookUpdateRequest) -> None:

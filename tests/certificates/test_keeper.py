@@ -23,7 +23,7 @@ from svc_actors.certificates import (
     Keeper,
     read_certificate,
 )
-from svc_actors.certificates.issuing import Issued
+from svc_actors.certificates.issuing import CertificateWithKey
 from svc_actors.certificates.left_out import LONGEST_RETRY_AFTER
 from svc_actors.certificates.timing import FIRST_PAUSE, LONGEST_PAUSE, pause_after, renewal_of
 from svc_actors.runtime import ActorSystem
@@ -39,15 +39,15 @@ SETTINGS = AcmeSettings("ops@provider.example", NAMES, terms_agreed=True, direct
 class Shown:
     """What was put where it is shown from, the last one last."""
 
-    installed: list[Issued] = field(default_factory=list)
+    installed: list[CertificateWithKey] = field(default_factory=list)
     came: trio.Event = field(default_factory=trio.Event)
 
-    async def install(self, issued: Issued) -> None:
+    async def install(self, issued: CertificateWithKey) -> None:
         self.installed.append(issued)
         self.came.set()
         self.came = trio.Event()
 
-    async def until(self, number: int) -> Issued:
+    async def until(self, number: int) -> CertificateWithKey:
         with trio.fail_after(60):
             while len(self.installed) < number:
                 await self.came.wait()
@@ -106,7 +106,7 @@ def house(database: Database) -> House:
     return House(database, FakeAuthority(), Shown(), Http01())
 
 
-def leaf(issued: Issued) -> x509.Certificate:
+def leaf(issued: CertificateWithKey) -> x509.Certificate:
     found = x509.load_pem_x509_certificate(issued.chain.encode())
     assert found.public_key() == load_key(issued.key).public_key()
     return found
@@ -231,7 +231,7 @@ async def test_a_crash_before_it_is_shown_is_made_up_for_by_the_next_process(hou
     recorded = trio.Event()
 
     class Dying(Shown):
-        async def install(self, issued: Issued) -> None:
+        async def install(self, issued: CertificateWithKey) -> None:
             recorded.set()
             await trio.sleep_forever()
 

@@ -11,8 +11,8 @@ from svc_actors.admission import (
     ConnectionSlot,
     of_clients,
     of_unauthenticated,
-    place_of,
     raise_descriptor_limit,
+    source_of,
 )
 
 
@@ -73,11 +73,11 @@ def test_nothing_is_remembered_of_who_has_left() -> None:
         assert seat is not None
         seat.leave()
 
-    assert (len(door.admission), door.admission._places, door.admission._idle) == (0, {}, {})
+    assert (len(door.admission), door.admission._sources, door.admission._idle) == (0, {}, {})
 
 
 @pytest.mark.parametrize(
-    ("address", "place"),
+    ("address", "source"),
     [
         ("192.0.2.1", "192.0.2.1"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
@@ -88,8 +88,8 @@ def test_nothing_is_remembered_of_who_has_left() -> None:
         ("", ""),
     ],
 )
-def test_an_ipv6_subscriber_is_one_place_whatever_address_it_takes(address: str, place: str) -> None:
-    assert place_of(address) == place
+def test_an_ipv6_subscriber_is_one_source_whatever_address_it_takes(address: str, source: str) -> None:
+    assert source_of(address) == source
 
 
 def test_the_api_leaves_nodes_and_the_database_their_descriptors() -> None:

@@ -26,7 +26,7 @@ from svc_actors.panel import webhooks as endpoints
 from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Transaction, embedded, known_migrations, migrate
-from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.endpoints import EndpointSecret
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.certificates import self_signed
 from tests.support.panel import recorded_host
@@ -74,7 +74,7 @@ async def _measure(cores: list[int]) -> list[Ratio]:
         receiver.wait()
 
 
-async def _deliver(database: Database, endpoint: Issued) -> float:
+async def _deliver(database: Database, endpoint: EndpointSecret) -> float:
     async def disable(tx: Transaction) -> None:
         await endpoints.update(tx, endpoint.id, url=None, names=None, enabled=False)
 

@@ -2,8 +2,8 @@
 
 from svc_actors.certificates.chain import covers, names_of
 from svc_actors.certificates.issuing import (
+    CertificateWithKey,
     IssuanceFailure,
-    Issued,
     IssuedCertificate,
     IssuingServices,
     alert_of,
@@ -16,8 +16,8 @@ __all__ = [
     "LETS_ENCRYPT",
     "AcmeSettings",
     "CertificateRecord",
+    "CertificateWithKey",
     "IssuanceFailure",
-    "Issued",
     "IssuedCertificate",
     "IssuingServices",
     "Keeper",

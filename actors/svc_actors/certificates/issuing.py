@@ -68,7 +68,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Issued:
+class CertificateWithKey:
     """A certificate with its chain and its key, in PEM."""
 
     chain: str
@@ -121,7 +121,7 @@ class IssuedCertificate(Actor):
         names: Sequence[str],
         challenge: ChallengeType,
         not_sooner_than: timedelta | None = None,
-    ) -> Issued | None:
+    ) -> CertificateWithKey | None:
         """Maintain a certificate for these names from this authority, proven by `challenge`; returns the current one.
         If any of this has changed the next attempt is at once, or `not_sooner_than` after the last failed one."""
 
@@ -149,7 +149,7 @@ class IssuedCertificate(Actor):
 
         await self._database.transact(work)
 
-    async def there_is(self) -> Issued | None:
+    async def current(self) -> CertificateWithKey | None:
         """The certificate issued last, if any."""
         row = await self._database.fetchrow("SELECT * FROM acme_certificates WHERE name = $1", self.key)
         return None if row is None else self._issued(row)
@@ -201,10 +201,10 @@ class IssuedCertificate(Actor):
 
         await self._database.transact(work)
 
-    async def issued(self, chain: str) -> Issued | None:
+    async def issued(self, chain: str) -> CertificateWithKey | None:
         """Record the authority's certificate for the current order. None if it is not for the order's key and names."""
 
-        async def work(tx: Transaction) -> Issued | None:
+        async def work(tx: Transaction) -> CertificateWithKey | None:
             row = await self._row(tx)
             key = self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY)
             entries = left_out.read(row["left_out"])
@@ -234,7 +234,7 @@ class IssuedCertificate(Actor):
             await audit.record(tx, service_itself("certificate.issue"), target, told)
             await self._leave_out(tx, await self._row(tx), [each for each in entries if each.out])
             log.info("certificate.issued", certificate=self.key, **told)
-            return Issued(chain, key)
+            return CertificateWithKey(chain, key)
 
         return await self._database.transact(work)
 
@@ -361,10 +361,10 @@ class IssuedCertificate(Actor):
     def _is_under_way(self, row: Record, key: bytes | None) -> bool:
         return row["order_key"] is not None and self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY) == key
 
-    def _issued(self, row: Record) -> Issued | None:
+    def _issued(self, row: Record) -> CertificateWithKey | None:
         if row["chain"] is None:
             return None
-        return Issued(row["chain"], self._sealer.unseal(row["sealed_key"], _CERTIFICATE_KEY))
+        return CertificateWithKey(row["chain"], self._sealer.unseal(row["sealed_key"], _CERTIFICATE_KEY))
 
     async def _row(self, tx: Transaction) -> Record:
         row = await tx.fetchrow("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)

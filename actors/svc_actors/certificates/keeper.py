@@ -31,7 +31,7 @@ from svc_actors.acme import (
     signing_request,
 )
 from svc_actors.acme.errors import refused
-from svc_actors.certificates.issuing import Issued, IssuedCertificate, Wait, Work
+from svc_actors.certificates.issuing import CertificateWithKey, IssuedCertificate, Wait, Work
 from svc_actors.certificates.left_out import Refusal
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.runtime import ActorSystem, Ref
@@ -47,7 +47,7 @@ _TIMEOUT: Final = 20.0
 _LOOKS_AT_OTHERS: Final = 10
 """How often the other names of a refused order are looked at: authorities check them at the same time."""
 
-Install = Callable[[Issued], Awaitable[None]]
+Install = Callable[[CertificateWithKey], Awaitable[None]]
 """Installs a certificate where it is served from; must be idempotent."""
 Explain = Callable[[ChallengeType, str, AcmeError], Awaitable[Refusal]]
 """Says why the authority refused a name that is proven this way."""

@@ -23,7 +23,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Record, Transaction
 from svc_actors.webhooks import endpoints
 from svc_actors.webhooks.delivery_states import DeliveryStatus
-from svc_actors.webhooks.endpoints import ALERTS, Issued
+from svc_actors.webhooks.endpoints import ALERTS, EndpointSecret
 from svc_actors.webhooks.outbox import deliver_to, write_event
 from svc_actors.webhooks.payload import Scalar, Subject
 from svc_actors.webhooks.receivers import ReceiverUrl
@@ -39,7 +39,7 @@ _TOLD: Final = {
 }
 
 
-async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> Issued:
+async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> EndpointSecret:
     """Raises `conflict` if the limit of endpoints is reached."""
     return await endpoints.create(
         tx,

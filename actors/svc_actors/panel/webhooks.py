@@ -17,7 +17,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import NewEvent, Transaction, events
 from svc_actors.webhooks import endpoints
 from svc_actors.webhooks.delivery_states import DeliveryStatus
-from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.endpoints import EndpointSecret
 from svc_actors.webhooks.outbox import CHANNEL, Written, deliver_to, write_event
 from svc_actors.webhooks.payload import Scalar as Scalar
 from svc_actors.webhooks.payload import Subject as Subject
@@ -83,7 +83,7 @@ def subscription(names: Sequence[str]) -> list[str]:
     return [event.value for event in WebhookEvent if event.value in names]
 
 
-async def create(tx: Transaction, sealer: Sealer, url: str, names: Sequence[str], *, enabled: bool) -> Issued:
+async def create(tx: Transaction, sealer: Sealer, url: str, names: Sequence[str], *, enabled: bool) -> EndpointSecret:
     """Raises `conflict` if there are as many as allowed."""
     return await endpoints.create(
         tx,

@@ -25,7 +25,7 @@ ALERTS: Final = "webhook:"
 
 
 @dataclass(frozen=True)
-class Issued:
+class EndpointSecret:
     """An endpoint with its secret, which is shown only once."""
 
     id: UUID
@@ -39,7 +39,7 @@ class Issued:
         return sealer.seal(self.secret.encode(), _purpose(self.id))
 
 
-async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) -> Issued:
+async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) -> EndpointSecret:
     """`insert` has id, sealed secret and its last four characters before the `values`. Raises `conflict` if there are
     `MOST_ENDPOINTS`."""
     # The lock makes concurrent creations wait for each other: with a count alone, both could exceed the limit.
@@ -48,10 +48,10 @@ async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) 
         raise conflict(
             f"There are {MOST_ENDPOINTS} webhook endpoints, which is the most.", hint="Delete one that is not needed."
         )
-    issued = Issued(uuid4(), new_webhook_secret())
-    await tx.execute(insert, issued.id, issued.sealed(sealer), issued.last_four, *values)
-    announce(tx, issued.id)
-    return issued
+    endpoint = EndpointSecret(uuid4(), new_webhook_secret())
+    await tx.execute(insert, endpoint.id, endpoint.sealed(sealer), endpoint.last_four, *values)
+    announce(tx, endpoint.id)
+    return endpoint
 
 
 async def update(tx: Transaction, endpoint_id: UUID, statement: str, *values: object | None) -> None:
@@ -62,19 +62,19 @@ async def update(tx: Transaction, endpoint_id: UUID, statement: str, *values: ob
     announce(tx, endpoint_id)
 
 
-async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> Issued:
+async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> EndpointSecret:
     """Create a new secret, which signs every later attempt of any delivery. Raises `not_found`."""
-    issued = Issued(endpoint_id, new_webhook_secret())
+    endpoint = EndpointSecret(endpoint_id, new_webhook_secret())
     changed = await tx.change(
         "UPDATE webhook_endpoints SET sealed_secret = $2, last_four = $3, rotated_at = now() WHERE id = $1",
         endpoint_id,
-        issued.sealed(sealer),
-        issued.last_four,
+        endpoint.sealed(sealer),
+        endpoint.last_four,
     )
     if not changed:
         raise no_such_endpoint()
     announce(tx, endpoint_id)
-    return issued
+    return endpoint
 
 
 async def delete(tx: Transaction, endpoint_id: UUID) -> Record:

@@ -48,14 +48,14 @@ class Arrivals:
         self._held: dict[int, tuple[float, str]] = {}
         self._looked = 0.0
 
-    def admits(self, place: str, now: float) -> bool:
+    def admits(self, source: str, now: float) -> bool:
         new = self._new(now)
         if len(new) >= _CROWD and now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             for pid in filter(self._signed_in, list(self._held)):
                 self.remove(pid)
             new = self._new(now)
-        if new.count(place) >= MOST_OF_ONE:
+        if new.count(source) >= MOST_OF_ONE:
             return False
         refused = 0.5 + 0.5 * (len(new) - _CROWD) / (_MOST - _CROWD) if len(new) >= _CROWD else 0.0
         return random.random() >= refused  # noqa: S311 - which connection is refused needs no secrecy
@@ -63,14 +63,14 @@ class Arrivals:
     def _new(self, now: float) -> list[str]:
         return [whence for came, whence in self._held.values() if now - came < LOGIN_SECONDS]
 
-    def add(self, pid: int, place: str, now: float) -> None:
-        self._held[pid] = now, place
+    def add(self, pid: int, source: str, now: float) -> None:
+        self._held[pid] = now, source
 
     def remove(self, pid: int) -> None:
         self._held.pop(pid, None)
 
 
-def place_of(address: str) -> str:
+def source_of(address: str) -> str:
     address = address.partition("%")[0]
     return str(IPv6Network((address, 64), strict=False)) if ":" in address else address
 
@@ -133,18 +133,18 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
         time.sleep(_BUSY_SECONDS)
         return
     with connection:
-        place, now = place_of(address), time.monotonic()
+        source, now = source_of(address), time.monotonic()
         both = [(os.POSIX_SPAWN_DUP2, connection.fileno(), number) for number in (0, 1)]
         environment = {name: value for name, value in os.environ.items() if name != _VARIABLE}
         try:
-            if not _somebody_may_sign_in() or not arrivals.admits(place, now):
+            if not _somebody_may_sign_in() or not arrivals.admits(source, now):
                 return
             # SIGPIPE is restored, because Python ignores it and the program would inherit that.
             pid = os.posix_spawn(command[0], command, environment, file_actions=both, setsigdef=[signal.SIGPIPE])
         except OSError as error:
             print(f"sshd cannot be started for {address}: {error}", file=sys.stderr, flush=True)
             return
-        arrivals.add(pid, place, now)
+        arrivals.add(pid, source, now)
 
 
 def _somebody_may_sign_in() -> bool:

@@ -210,8 +210,8 @@ class WordPressSites(Protocol):
         ...
 
 
-class ServerWordPress:
-    """Uses PHP of this server's command line."""
+class PhpWordPressSites:
+    """Runs `php/tool.php` with this server's command line PHP, as the site's account and within its limits."""
 
     def __init__(self, folders: HostFolders, launcher: SiteLauncher, tree: WordPressTree) -> None:
         self._folders = folders

@@ -41,7 +41,7 @@ from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.controller.machines.creation import Created, IdempotencyKey, NewMachine, create_machine, find_by_key
-from svc_actors.controller.machines.records import Marks
+from svc_actors.controller.machines.records import MachineSettings
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.machines.states import RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT, FirstBoot
@@ -241,7 +241,7 @@ async def resolve(
         node_id=request.node_id or (source.node_id if source else None),
         location_id=request.location_id,
         group_ids=tuple(request.security_group_ids),
-        marks=Marks.of(request),
+        settings=MachineSettings.of(request),
         idempotency=key,
         first_boot=way_in.first_boot,
         held=source.held if source else None,

@@ -20,7 +20,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.changes import Changes
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.records import SOLD, Marks
+from svc_actors.controller.machines.records import SOLD, MachineSettings
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT
@@ -180,7 +180,7 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUp
         name=request.name,
         vcpus=request.vcpus,
         memory_mib=request.memory_mib,
-        marks=Marks.of(request),
+        settings=MachineSettings.of(request),
     )
     if wanted == Changes():
         *others, last = (name for name in VMUpdateRequest.model_fields if name != "id")

@@ -20,7 +20,7 @@ from svc.controller.machines.volume_models import (
     VolumeCreateRequest,
     VolumeDeleteRequest,
     VolumeGrowRequest,
-    VolumeList,
+    VolumeListRequest,
     VolumeOrdered,
     VolumeRequest,
     VolumeUpdateRequest,
@@ -38,7 +38,7 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.controller.volumes import orders
-from svc_actors.controller.volumes.records import Marks, NewVolume, lock_volume, write_marks
+from svc_actors.controller.volumes.records import NewVolume, VolumeSettings, lock_volume, write_settings
 from svc_actors.store import Transaction, audit
 from svc_common.errors import conflict, forbidden, invalid, not_found, require_name, wrong_field
 
@@ -55,7 +55,7 @@ _SORTABLE = {"created_at": "volumes.created_at", "name": "volumes.name", "size_g
     scope=Scope.READ,
     columns=("id", "name", "state", "size=size_gib", "machine=vm_name", "project=project_name", "node=node_name"),
 )
-async def list_volumes(context: Context[Controller], request: VolumeList) -> Page[Volume]:
+async def list_volumes(context: Context[Controller], request: VolumeListRequest) -> Page[Volume]:
     rows, total = await paginate(
         context.services.database,
         select=SELECT,
@@ -155,7 +155,7 @@ async def update(context: Context[Controller], request: VolumeUpdateRequest) -> 
             "SELECT true FROM projects WHERE id = $1", request.project_id
         ):
             raise not_found("There is no such project.")
-        await write_marks(tx, volume, Marks(**given))
+        await write_settings(tx, volume, VolumeSettings(**given))
         told = request.model_dump(mode="json", exclude={"id"}, exclude_none=True)
         await audit.record(tx, context.caller, volume.target, told)
 

@@ -137,7 +137,7 @@ async def catalogue(context: Context[Controller], request: Empty) -> ProvisionCa
     positional=("suspend_mode",),
     target="settings",
 )
-async def settings(context: Context[Controller], request: ProvisionSettingsRequest) -> ProvisionSettings:
+async def set_suspend_mode(context: Context[Controller], request: ProvisionSettingsRequest) -> ProvisionSettings:
     changed = await change_settings(_Settings, context, _SettingsUpdate(suspend_mode=request.suspend_mode))
     return ProvisionSettings(suspend_mode=changed.suspend_mode)
 

@@ -21,7 +21,7 @@ _REFUSALS = {
 }
 
 
-class Streams(Protocol):
+class GatewayStreams(Protocol):
     """The parts of the node gateway that a console needs."""
 
     def is_online(self, node_id: UUID) -> bool: ...
@@ -34,7 +34,7 @@ class Streams(Protocol):
 @dataclass(frozen=True)
 class MachineConsole:
     database: Database
-    gateway: Streams
+    gateway: GatewayStreams
     grant: Grant
     node_id: UUID
 
@@ -65,7 +65,7 @@ class MachineConsole:
 @dataclass(frozen=True)
 class MachineConsoles:
     database: Database
-    gateway: Streams
+    gateway: GatewayStreams
 
     async def redeem(self, ticket: str, *, session_cookie: str | None) -> MachineConsole | None:
         grant = await redeem(self.database, ticket, session_cookie=session_cookie)

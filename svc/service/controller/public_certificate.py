@@ -10,7 +10,7 @@ from svc.controller import certificate
 from svc.controller.config import ControllerConfig
 from svc_actors.acme import Http01
 from svc_actors.alerts import Severity, set_alert
-from svc_actors.certificates import Issued, IssuedCertificate, IssuingServices, Keeper, alert_of
+from svc_actors.certificates import CertificateWithKey, IssuedCertificate, IssuingServices, Keeper, alert_of
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, keep_running
@@ -40,7 +40,7 @@ async def certificate_keeper(
     issuing = IssuingServices(database, sealer)
     actors.register(IssuedCertificate, lambda _: IssuedCertificate(issuing))
 
-    async def install(issued: Issued) -> None:
+    async def install(issued: CertificateWithKey) -> None:
         await trio.to_thread.run_sync(certificate.install, config.data_dir, issued)
 
     keeper = Keeper(actors, certificate.NAME, acme.names, acme, Http01(), install)

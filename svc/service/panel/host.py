@@ -35,7 +35,7 @@ from svc_webhost.sftp import SftpServer, SftpServing
 from svc_webhost.site_tasks import HostTasks, SiteTasks
 from svc_webhost.visitors import NftBound, VisitorBound
 from svc_webhost.vitals import SystemVitals, Vitals
-from svc_webhost.wordpress import ServerWordPress, WordPressSites, WordPressTree
+from svc_webhost.wordpress import PhpWordPressSites, WordPressSites, WordPressTree
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def this_server(config: PanelConfig) -> Host:
         databases=databases,
         tables=MariaDbTables(mariadb),
         restic=SystemRestic(),
-        wordpress=ServerWordPress(config.folders, launcher, WordPressTree(config.wordpress, config.folders.wordpress)),
+        wordpress=PhpWordPressSites(
+            config.folders, launcher, WordPressTree(config.wordpress, config.folders.wordpress)
+        ),
         php=PhpMasters(config.folders, launcher),
         apps=AppReleases(config.folders, launcher),
         tasks=HostTasks(config.folders, launcher, config.sites_http_port, config.sites_https_port),

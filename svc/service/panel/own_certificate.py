@@ -17,7 +17,7 @@ from cryptography import x509
 
 from svc.panel.config import PanelConfig
 from svc_actors.alerts import Severity, set_alert
-from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Keeper, alert_of
+from svc_actors.certificates import AcmeSettings, CertificateWithKey, IssuedCertificate, Keeper, alert_of
 from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.panel.certificates import CertificateError, parsed
 from svc_actors.panel.certificates.proofs import ChallengeFiles
@@ -68,7 +68,7 @@ class PanelCertificate:
             await trio.sleep_forever()
 
     async def _keep(self, acme: AcmeSettings, name: str) -> None:
-        async def install(issued: Issued) -> None:
+        async def install(issued: CertificateWithKey) -> None:
             await trio.to_thread.run_sync(self._show, issued.key + issued.chain.encode())
 
         # nginx's default server answers challenges for every name, including the panel's.

@@ -11,7 +11,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.changes import Changes
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.power import COOL_DOWN, MOST_FAILURES, is_restarted, power_alert, restart_pause
-from svc_actors.controller.machines.records import Marks
+from svc_actors.controller.machines.records import MachineSettings
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, StateCause
@@ -78,7 +78,7 @@ async def test_a_guest_that_shut_itself_down_stays_off(database: Database) -> No
 
 async def test_a_guest_that_shall_always_run_is_started_after_it_shut_itself_down(database: Database) -> None:
     async with open_power(database) as stage:
-        vm_id = await stage.machine(marks=Marks(restart_policy=ALWAYS))
+        vm_id = await stage.machine(settings=MachineSettings(restart_policy=ALWAYS))
 
         await stage.guest_shuts_down(vm_id)
         await stage.settled()
@@ -91,7 +91,7 @@ async def test_a_policy_that_was_changed_holds_from_the_next_time_on(database: D
     async with open_power(database) as stage:
         vm_id = await stage.machine()
         await stage.service.machine(vm_id).ask(
-            Machine.update, ADMINISTRATOR, Changes(marks=Marks(restart_policy=NEVER))
+            Machine.update, ADMINISTRATOR, Changes(settings=MachineSettings(restart_policy=NEVER))
         )
 
         await stage.crash(vm_id)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.records import Marks
+from svc_actors.controller.machines.records import MachineSettings
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.store import Database
@@ -203,7 +203,7 @@ async def test_the_watch_brings_machines_back_by_itself(database: Database) -> N
 
 async def test_a_machine_that_shall_never_be_restarted_stays_off_and_says_so(database: Database) -> None:
     async with open_power(database) as stage:
-        vm_id = await stage.machine(marks=Marks(restart_policy=RestartPolicy.NEVER))
+        vm_id = await stage.machine(settings=MachineSettings(restart_policy=RestartPolicy.NEVER))
 
         await stage.power_cut()
         await stage.settled()

@@ -15,7 +15,7 @@ from svc_webhost.accounts import SiteAccount
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import GroupName, Limits
 from svc_webhost.programs import Program
-from svc_webhost.wordpress import ServerWordPress, WordPressSite, WordPressSource, WordPressTree, sites
+from svc_webhost.wordpress import PhpWordPressSites, WordPressSite, WordPressSource, WordPressTree, sites
 from tests.support.panel import RecordedLauncher
 
 _NONE = Limits()
@@ -60,16 +60,16 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 
 @pytest.fixture
-def wordpress(tmp_path: Path) -> ServerWordPress:
+def wordpress(tmp_path: Path) -> PhpWordPressSites:
     folders = HostFolders(tmp_path)
-    return ServerWordPress(folders, RecordedLauncher(), WordPressTree(WordPressSource(), folders.wordpress))
+    return PhpWordPressSites(folders, RecordedLauncher(), WordPressTree(WordPressSource(), folders.wordpress))
 
 
 def blog(number: int = 1001, *, limits: Limits = _NONE, staged: bool = False) -> WordPressSite:
     return WordPressSite(SiteAccount(number), "blog.example", limits, staged)
 
 
-async def test_it_has_the_memory_and_the_processes_of_the_site(wordpress: ServerWordPress, played: Played) -> None:
+async def test_it_has_the_memory_and_the_processes_of_the_site(wordpress: PhpWordPressSites, played: Played) -> None:
     await wordpress.look(blog(limits=Limits(memory_mib=256, processes=20)))
 
     [command] = played.commands
@@ -79,7 +79,9 @@ async def test_it_has_the_memory_and_the_processes_of_the_site(wordpress: Server
     assert {name: entered[name] for name in wanted} == wanted
 
 
-async def test_what_a_copy_would_mail_is_kept_whatever_it_is_asked(wordpress: ServerWordPress, played: Played) -> None:
+async def test_what_a_copy_would_mail_is_kept_whatever_it_is_asked(
+    wordpress: PhpWordPressSites, played: Played
+) -> None:
     await wordpress.look(blog())
     await wordpress.look(blog(staged=True))
 
@@ -90,7 +92,7 @@ async def test_what_a_copy_would_mail_is_kept_whatever_it_is_asked(wordpress: Se
     assert str(Path(settings).parent) in entered["shown"]
 
 
-async def test_of_one_site_one_question_at_a_time_is_asked(wordpress: ServerWordPress, played: Played) -> None:
+async def test_of_one_site_one_question_at_a_time_is_asked(wordpress: PhpWordPressSites, played: Played) -> None:
     async with trio.open_nursery() as nursery:
         for number in (1001, 1001, 1001):
             nursery.start_soon(wordpress.look, blog(number))
@@ -107,7 +109,7 @@ async def test_it_runs_in_the_group_of_its_site(tmp_path: Path, monkeypatch: pyt
     played, limits = Played(), Limits(cpu_percent=50, memory_mib=64, processes=3)
     monkeypatch.setattr(sites, "run_program", played)
     folders = HostFolders(tmp_path)
-    asked = ServerWordPress(folders, _Grouping(), WordPressTree(WordPressSource(), folders.wordpress))
+    asked = PhpWordPressSites(folders, _Grouping(), WordPressTree(WordPressSource(), folders.wordpress))
 
     await asked.look(WordPressSite(SiteAccount(1001), "example.com", limits, staged=False))
 

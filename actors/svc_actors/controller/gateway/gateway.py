@@ -52,7 +52,7 @@ from svc_actors.controller.gateway.operations import (
     OperationFailed,
 )
 from svc_actors.controller.gateway.pacing import ReadQuota
-from svc_actors.controller.gateway.streams import FindFile, Streams
+from svc_actors.controller.gateway.streams import FindFile, NodeStreams
 from svc_actors.tracing import Kind, in_span
 from svc_common.errors import ServiceError, not_found, not_ready, unavailable
 from svc_common.listening import hosts_of
@@ -139,7 +139,7 @@ class Gateway:
         self._hooks = hooks or GatewayHooks()
         self._versions = versions
         self._release = release or metadata.version("svc")
-        self._streams = Streams(authority.derive("stream tokens"), find_file)
+        self._streams = NodeStreams(authority.derive("stream tokens"), find_file)
         self._nodes: dict[UUID, _Node] = {}
         self._arrivals: dict[UUID, trio.Event] = {}
         """Set when an awaited node connects, or is declared lost."""

@@ -56,7 +56,11 @@ class _FileClaim(Wire):
     expires: float
 
 
-class Streams:
+class NodeStreams:
+    """The streams that nodes open to this controller. A caller gets a token (`expect`, `joined`, `offer_file`) and
+    sends it to the node's agent; the gateway calls `accept` for each stream that a node has opened. `secret` signs the
+    tokens of files."""
+
     def __init__(self, secret: bytes, find_file: FindFile) -> None:
         self._secret = secret
         self._find_file = find_file
@@ -65,8 +69,8 @@ class Streams:
 
     @asynccontextmanager
     async def expect(self, node_id: UUID) -> AsyncIterator[tuple[str, Callable[[], _Arrival]]]:
-        """A token, and a function that returns the stream which the node opens with it. Leaving the block withdraws the
-        token."""
+        """A token, and a function; `take` of what it returns waits for the stream that the node opens with the token.
+        Leaving the block withdraws the token, and closes a stream that nobody has taken."""
         token = f"console.{secrets.token_urlsafe(32)}"
         expected = self._expected[token] = _Expected(node_id)
         try:
@@ -106,16 +110,16 @@ class Streams:
     async def accept(self, node_id: UUID, stream: trio.abc.Stream) -> None:
         """Serve a stream that a node has dialled, until it is closed, here or by the task that expected it."""
         reading = trio.CancelScope(relative_deadline=_TOKEN_SECONDS)
-        seat = self._room.enter(str(node_id), reading.cancel)
+        slot = self._room.enter(str(node_id), reading.cancel)
         try:
-            if seat is None:
+            if slot is None:
                 log.warning("stream.no_room", node_id=str(node_id))
                 return
             with reading:
                 token = await _read_token(stream)
             if reading.cancelled_caught:
                 return
-            seat.busy()
+            slot.busy()
             expected = self._expected.get(token)
             if expected is not None and expected.node_id == node_id and not expected.arrived.is_set():
                 expected.stream = handed_over = _HandedOver(stream)
@@ -132,8 +136,8 @@ class Streams:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.info("stream.ended_early", node_id=str(node_id))
         finally:
-            if seat is not None:
-                seat.leave()
+            if slot is not None:
+                slot.leave()
             await trio.aclose_forcefully(stream)
 
     def _file_of(self, node_id: UUID, token: str) -> Path | None:

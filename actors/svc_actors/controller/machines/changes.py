@@ -1,4 +1,4 @@
-"""Changes of a machine: marks only in its record, name and size also on its host."""
+"""Changes of a machine. Its settings are only in its record; its name and size are on its host as well."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from svc_actors.controller.machines.records import (
     MachineRow,
-    Marks,
+    MachineSettings,
     announce_machine,
     write_definition,
-    write_marks,
+    write_settings,
 )
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.placement.scheduler import require_room
@@ -19,13 +19,13 @@ from svc_common.errors import conflict
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to make; None leaves a field as it is. Sizes change only while the machine is stopped. `marks`
-    concern only the record, not the host."""
+    """The changes to make; None leaves a field as it is. Sizes change only while the machine is stopped. The host
+    is not asked for a change of `settings`."""
 
     name: str | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
-    marks: Marks = field(default_factory=Marks)
+    settings: MachineSettings = field(default_factory=MachineSettings)
 
     def of_the_definition(self, vm: MachineRow) -> dict[str, object]:
         """The name and size that the host's definition would have."""
@@ -38,13 +38,13 @@ def definition(vm: MachineRow) -> dict[str, object]:
     return {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
 
 
-async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes: Changes) -> None:
-    """Write the marks that differ."""
+async def update_settings(tx: Transaction, caller: Caller, vm: MachineRow, changes: Changes) -> None:
+    """Write the settings that differ from the record, with audit row and event."""
     row = await tx.fetchone("SELECT * FROM vms WHERE id = $1", vm.id)
-    changed = {name: value for name, value in changes.marks.columns().items() if value != row[name]}
+    changed = {name: value for name, value in changes.settings.columns().items() if value != row[name]}
     if not changed:
         return
-    await write_marks(tx, vm.id, changes.marks)
+    await write_settings(tx, vm.id, changes.settings)
     await audit.record(tx, caller, vm.target, changed)
     await announce_machine(tx, vm.id)
 

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 from svc_actors.controller.backups.records import SourceCopy, hold_copy
 from svc_actors.controller.machines import platforms, windows
 from svc_actors.controller.machines.outcomes import GENERATION
-from svc_actors.controller.machines.records import Marks, announce_status, write_marks
+from svc_actors.controller.machines.records import MachineSettings, announce_status, write_settings
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus
 from svc_actors.controller.machines.windows import FirstBoot
@@ -90,7 +90,7 @@ class NewMachine:
     network_id: UUID | None = None
     rate_mbps: int | None = None
     group_ids: tuple[UUID, ...] = ()
-    marks: Marks = field(default_factory=Marks)
+    settings: MachineSettings = field(default_factory=MachineSettings)
     idempotency: IdempotencyKey | None = None
     first_boot: FirstBoot | None = None
     held: SourceCopy | None = None
@@ -365,7 +365,7 @@ async def _insert(
         platform.tpm.value,
         new.iso_id,
     )
-    await write_marks(tx, vm_id, new.marks)
+    await write_settings(tx, vm_id, new.settings)
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 
 

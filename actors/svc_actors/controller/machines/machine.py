@@ -40,7 +40,7 @@ from svc_actors.controller.machines.admission import (
     require_not_suspended,
     require_unprotected,
 )
-from svc_actors.controller.machines.changes import Changes, definition, start_change, write_record
+from svc_actors.controller.machines.changes import Changes, definition, start_change, update_settings
 from svc_actors.controller.machines.network_attachment import (
     NewAddress,
     attach,
@@ -172,7 +172,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
-            await write_record(tx, caller, vm, changes)
+            await update_settings(tx, caller, vm, changes)
             if changes.of_the_definition(vm) == definition(vm):
                 return None
             vm = await idle(tx, self.vm_id)

@@ -96,22 +96,22 @@ _ROW: Final = TypeAdapter(MachineRow)
 
 
 @dataclass(frozen=True)
-class Marks:
-    """Properties that a machine has only in its record; they are set at its creation and can be changed at any time.
-    Each is a column of `vms`; None leaves a column as it is. `restart_policy`: whether the machine is started again
-    when it goes off without an order, from the next time on. `labels` replace all existing ones."""
+class MachineSettings:
+    """Settings of a machine that its host does not need to know. They are set at its creation and can be changed at any
+    time. Each is a column of `vms`; None leaves a column as it is. `restart_policy`: whether the machine is started
+    again when it goes off without an order, from the next time on. `labels` replace all existing ones."""
 
     restart_policy: RestartPolicy | None = None
     labels: Mapping[str, str] | None = None
     protected: bool | None = None
 
     @classmethod
-    def of(cls, request: object) -> Marks:
-        """The marks in a request, whose fields have the same names."""
-        return cls(**{mark.name: getattr(request, mark.name) for mark in fields(cls)})
+    def of(cls, request: object) -> MachineSettings:
+        """The settings in a request, whose fields have the same names."""
+        return cls(**{setting.name: getattr(request, setting.name) for setting in fields(cls)})
 
     def columns(self) -> dict[str, Any]:
-        """The marks that are set, by column."""
+        """The settings that are not None, by column."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -197,15 +197,15 @@ async def write_definition(tx: Transaction, vm_id: UUID, *, name: str, vcpus: in
     )
 
 
-async def write_marks(tx: Transaction, vm_id: UUID, marks: Marks) -> None:
+async def write_settings(tx: Transaction, vm_id: UUID, settings: MachineSettings) -> None:
     await tx.execute(
         """UPDATE vms SET restart_policy = coalesce($2, restart_policy), labels = coalesce($3, labels),
                           protected = coalesce($4, protected)
            WHERE id = $1""",
         vm_id,
-        marks.restart_policy,
-        marks.labels,
-        marks.protected,
+        settings.restart_policy,
+        settings.labels,
+        settings.protected,
     )
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
 - a pool's CIDR and family never change; no two pools overlap (a constraint of the database);
-- addresses of a pool's own arithmetic (network, broadcast, gateway, its hosts' addresses) are never handed out;
+- addresses that a pool reserves for itself (network, broadcast, gateway, its hosts' addresses) are never handed out;
 - networks are created, changed and removed one at a time, and pools are created one at a time. So as long as there are
   networks, exactly one of them is the default, and concurrent creations of overlapping pools cannot deadlock.
 """
@@ -17,7 +17,7 @@ from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.pool_definitions import GatewayMode, NewPool, define
 from svc_actors.controller.networking.pool_needs import require_carriers
 from svc_actors.controller.networking.pool_records import Pool
-from svc_actors.controller.networking.reservations import settle_arithmetic
+from svc_actors.controller.networking.reservations import refresh_own_reservations
 from svc_actors.store import (
     ExclusionViolationError,
     Queryable,
@@ -62,7 +62,7 @@ async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int 
 
 
 async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record:
-    """Create a pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
+    """Create a pool with its own reservations. Raises invalid (the figures contradict each other), conflict (it
     overlaps another pool, or a node that it serves cannot carry it), not_found (network or location)."""
     definition = define(new)
     await _take_turn(tx)
@@ -91,7 +91,7 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
         raise conflict(f"The network has a pool named {definition.name} already; no pool was created.") from None
     except ExclusionViolationError:
         raise conflict(f"{definition.cidr} overlaps an existing pool; no pool was created.") from None
-    await settle_arithmetic(tx, Pool.of(row))
+    await refresh_own_reservations(tx, Pool.of(row))
     return row
 
 
@@ -181,7 +181,7 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
 
 
 async def drop_pool(tx: Transaction, pool_id: UUID) -> Record:
-    """Remove a pool without held addresses, with its arithmetic reservations and its alerts."""
+    """Remove a pool without held addresses, with its own reservations and its alerts."""
     await tx.execute("DELETE FROM reservations WHERE pool_id = $1", pool_id)
     row = await tx.fetchone("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id)
     await close_alerts_about(tx, "pool", pool_id)

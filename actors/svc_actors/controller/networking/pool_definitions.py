@@ -203,7 +203,7 @@ def _require_sound_subnet(pool: PoolDefinition) -> None:
         return
     nobodys: dict[IPAddress, str] = {subnet.network_address: "network", subnet.broadcast_address: "broadcast"}
     fields = {"gateway": pool.gateway}
-    if subnet != pool.cidr:  # Otherwise the pool's arithmetic already reserves both addresses.
+    if subnet != pool.cidr:  # Otherwise the pool reserves both addresses for itself.
         fields |= {"range_start": pool.range_start, "range_end": pool.range_end}
     for field, ip in fields.items():
         if ip in nobodys:

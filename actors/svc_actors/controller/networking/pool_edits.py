@@ -20,7 +20,7 @@ from svc_actors.controller.networking.networks import drop_pool
 from svc_actors.controller.networking.pool_definitions import GatewayMode, NewPool, PoolDefinition, define
 from svc_actors.controller.networking.pool_needs import require_carriers
 from svc_actors.controller.networking.pool_records import Pool, lock_pool, wiring
-from svc_actors.controller.networking.reservations import settle_arithmetic
+from svc_actors.controller.networking.reservations import refresh_own_reservations
 from svc_actors.controller.networking.security_groups import require_filterable
 from svc_actors.store import Record, Transaction, UniqueViolationError
 from svc_common.errors import conflict, not_found, not_ready
@@ -52,7 +52,7 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
         after = await tx.fetchone(f"UPDATE pools SET {assigned} WHERE id = $1 RETURNING *", pool_id, *columns.values())
     except UniqueViolationError:
         raise conflict(f"The network has a pool named {definition.name} already; nothing was changed.") from None
-    await settle_arithmetic(tx, Pool.of(after))
+    await refresh_own_reservations(tx, Pool.of(after))
     changed: dict[str, object] = {name: after[name] for name in columns if after[name] != before[name]}
     if after["topology"] == "bridged" != before["topology"]:
         await require_filterable(tx, *machines)

@@ -39,7 +39,7 @@ its addresses. Honest hosts have a few, and a hostile host must leave most of th
 _MOST_NAMED: Final = 5
 
 
-class Arithmetic(StrEnum):
+class OwnReservationKind(StrEnum):
     """The kinds of the pool's own reservations."""
 
     NETWORK = "network"
@@ -49,8 +49,8 @@ class Arithmetic(StrEnum):
 
 
 @dataclass(frozen=True)
-class _Taken:
-    kind: Arithmetic
+class _OwnReservation:
+    kind: OwnReservationKind
     note: str
 
 
@@ -121,7 +121,7 @@ async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Rec
     await tx.execute("DELETE FROM reservations WHERE id = $1", reservation_id)
     # A host may have named one of these addresses as its own while it was reserved; now the address is reserved for
     # that host.
-    await settle_arithmetic(tx, pool)
+    await refresh_own_reservations(tx, pool)
     return row
 
 
@@ -156,7 +156,7 @@ async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
         )
     await tx.execute("DELETE FROM allocations WHERE pool_id = $1 AND slot = $2", pool.id, slot)
     await block_carried(tx, [pool.network_at(slot)])
-    await settle_arithmetic(tx, pool)
+    await refresh_own_reservations(tx, pool)
     return pool.text_at(slot)
 
 
@@ -173,16 +173,17 @@ async def refresh_host_reservations(
         location_id,
     )
     for row in rows:
-        await settle_arithmetic(tx, Pool.of(row))
+        await refresh_own_reservations(tx, Pool.of(row))
 
 
-async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
-    """Write the pool's own reservations as they should be; the pool is locked."""
+async def refresh_own_reservations(tx: Transaction, pool: Pool) -> None:
+    """Insert the pool's own reservations that are missing, delete those that no longer apply, and raise and close the
+    alerts about them. The caller has locked the pool."""
     # The reservations are computed anew and compared with the existing ones, instead of being updated for each change.
     # Reports of hosts, edits of the pool and freed addresses come in any order, and a change missed once would stay
     # missing.
     claims = await _claims(tx, pool)
-    wanted = _arithmetic(pool, claims)
+    wanted = _own_reservations(pool, claims)
     existing = await _existing(tx, pool.id)
     # A reservation whose reason has changed (for example, the address now belongs to another host) is deleted and
     # inserted again.
@@ -231,30 +232,32 @@ def host_address_alert(pool_id: UUID, address: str) -> str:
     return f"pool-host-address:{pool_id}:{address}"
 
 
-async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID, _Taken]]:
+async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID, _OwnReservation]]:
     rows = await queryable.fetch(
         "SELECT id, first_slot, kind, note FROM reservations WHERE pool_id = $1 AND arithmetic", pool_id
     )
-    return {row["first_slot"]: (row["id"], _Taken(Arithmetic(row["kind"]), row["note"])) for row in rows}
+    return {
+        row["first_slot"]: (row["id"], _OwnReservation(OwnReservationKind(row["kind"]), row["note"])) for row in rows
+    }
 
 
-def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
+def _own_reservations(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _OwnReservation]:
     """The slots that the pool and its hosts need for themselves; if there are two reasons for one address, the first
     counts."""
-    taken: dict[int, _Taken] = {}
+    taken: dict[int, _OwnReservation] = {}
     # Only pools of single addresses have a network and a broadcast address, pools of sub-prefixes do not. In a /31 or a
     # /127 both addresses are hosts' (RFC 3021, RFC 6164). IPv6 has no broadcast address.
     addressed = pool.prefix_len == pool.cidr.max_prefixlen
     if addressed and pool.cidr.prefixlen < pool.cidr.max_prefixlen - 1:
-        taken[0] = _Taken(Arithmetic.NETWORK, "the network's own address")
+        taken[0] = _OwnReservation(OwnReservationKind.NETWORK, "the network's own address")
         if pool.family == 4:
-            taken[pool.count - 1] = _Taken(Arithmetic.BROADCAST, "the broadcast address")
+            taken[pool.count - 1] = _OwnReservation(OwnReservationKind.BROADCAST, "the broadcast address")
     gateway = pool.slot_of(pool.gateway)
     if gateway is not None:
-        taken.setdefault(gateway, _Taken(Arithmetic.GATEWAY, "the gateway"))
+        taken.setdefault(gateway, _OwnReservation(OwnReservationKind.GATEWAY, "the gateway"))
     for claim in claims:
         for slot in claim.granted(pool):
-            taken.setdefault(slot, _Taken(Arithmetic.HOST, f"an address of the host {claim.host}"))
+            taken.setdefault(slot, _OwnReservation(OwnReservationKind.HOST, f"an address of the host {claim.host}"))
     return taken
 
 

@@ -27,7 +27,7 @@ import trio
 
 from svc_actors.controller.machines.changes import Changes
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.records import Marks
+from svc_actors.controller.machines.records import MachineSettings
 from svc_actors.controller.machines.states import MachineStatus, Order
 from svc_actors.controller.provisioning.records import (
     ServiceRow,
@@ -133,7 +133,7 @@ async def _ask(
     try:
         if order is Order.DELETE:
             if machine.protected:
-                await actor.ask(Machine.update, caller, Changes(marks=Marks(protected=False)))
+                await actor.ask(Machine.update, caller, Changes(settings=MachineSettings(protected=False)))
             # The disk of a failed build holds no data of the customer: a retry orders another machine.
             destroy = service.destroy_disks or service.state is ServiceState.PROVISIONING_FAILED
             await actor.ask(Machine.delete, caller, destroy_disks=destroy)

@@ -81,7 +81,7 @@ class NewVolume:
 
 
 @dataclass(frozen=True)
-class Marks:
+class VolumeSettings:
     """Fields of a volume that are changed without its node; None leaves one as it is."""
 
     name: str | None = None
@@ -261,9 +261,9 @@ async def record_finding(
     return state
 
 
-async def write_marks(tx: Transaction, volume: VolumeRow, marks: Marks) -> None:
+async def write_settings(tx: Transaction, volume: VolumeRow, settings: VolumeSettings) -> None:
     """Raises conflict if the name is taken, and for a change of project while a machine has the volume."""
-    if marks.project_id not in (None, volume.project_id) and volume.vm_id is not None:
+    if settings.project_id not in (None, volume.project_id) and volume.vm_id is not None:
         raise conflict("A machine of its project has the volume; nothing was changed.", hint="Detach it first.")
     try:
         async with tx.savepoint():
@@ -275,14 +275,14 @@ async def write_marks(tx: Transaction, volume: VolumeRow, marks: Marks) -> None:
                        delete_with_machine = coalesce($6, delete_with_machine)
                    WHERE id = $1""",
                 volume.id,
-                marks.name,
-                None if marks.labels is None else dict(marks.labels),
-                marks.protected,
-                marks.project_id,
-                marks.delete_with_machine,
+                settings.name,
+                None if settings.labels is None else dict(settings.labels),
+                settings.protected,
+                settings.project_id,
+                settings.delete_with_machine,
             )
     except UniqueViolationError:
-        raise _taken(marks.name or volume.name) from None
+        raise _taken(settings.name or volume.name) from None
 
 
 async def keep_disk(

@@ -26,7 +26,14 @@ import trio
 
 from svc_actors.acme import Challenges, ChallengeType
 from svc_actors.alerts import set_alert
-from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, IssuingServices, Keeper, left_out
+from svc_actors.certificates import (
+    AcmeSettings,
+    CertificateWithKey,
+    IssuedCertificate,
+    IssuingServices,
+    Keeper,
+    left_out,
+)
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
@@ -260,7 +267,7 @@ class SiteCertificates:
                 continue
             try:
                 site = await read_site(self._database, row["id"])
-                issued = await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(IssuedCertificate.there_is)
+                issued = await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(IssuedCertificate.current)
                 if site is not None and issued is not None:
                     await self._issued(site, issued)
             except (DomainError, CertificateError) as error:
@@ -375,7 +382,7 @@ class SiteCertificates:
             return self._challenges
         return ZoneProofs(self._proving, site.owner_id, partial(self._names, site.id))
 
-    async def _issued(self, site: SiteRow, issued: Issued) -> None:
+    async def _issued(self, site: SiteRow, issued: CertificateWithKey) -> None:
         certificate = parsed(issued.chain, issued.key)
         await self._install(service_itself("certificate.install"), site, Source.ACME, certificate)
 

@@ -113,8 +113,9 @@ Place: TypeAlias = Folder | Sftp
 which was written in `spool` (None: anywhere on this machine); `clear` removes the remains of interrupted backups."""
 
 
-def place_of(where: str) -> Place:
-    """The place that an operator named: a folder, or `sftp://USER@HOST[:PORT]/FOLDER`."""
+def parse_place(where: str) -> Place:
+    """The place that an operator has written as a folder, or as `sftp://USER@HOST[:PORT]/FOLDER`. Raises PlaceError for
+    any other URL, and for one that has a password or no folder."""
     if not where.startswith("sftp://"):
         if "://" in where:
             raise PlaceError(f"{where} is neither a folder nor sftp://USER@HOST/FOLDER.")

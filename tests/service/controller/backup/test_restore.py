@@ -20,7 +20,14 @@ from svc.controller.config import ControllerConfig
 from svc.service.controller.backup.restore import UNFINISHED
 from svc.service.controller.compose import open_controller
 from svc_actors.acme import Http01
-from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, IssuingServices, Keeper, read_certificate
+from svc_actors.certificates import (
+    AcmeSettings,
+    CertificateWithKey,
+    IssuedCertificate,
+    IssuingServices,
+    Keeper,
+    read_certificate,
+)
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, DatabaseStartError, reachable_urls
@@ -121,11 +128,11 @@ async def test_a_certificate_by_acme_is_shown_again_without_a_question_to_the_au
     assert (record.failures, record.ordering) == (0, False)
 
 
-async def certificate_from_an_authority(config: ControllerConfig, acme: AcmeSettings) -> Issued:
+async def certificate_from_an_authority(config: ControllerConfig, acme: AcmeSettings) -> CertificateWithKey:
     """Recorded in the database of a controller that runs, as its own keeper would have done."""
-    shown: list[Issued] = []
+    shown: list[CertificateWithKey] = []
 
-    async def install(issued: Issued) -> None:
+    async def install(issued: CertificateWithKey) -> None:
         shown.append(issued)
 
     async with (

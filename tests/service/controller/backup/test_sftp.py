@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc.service.controller.backup.places import PARTIAL, PlaceError, place_of
+from svc.service.controller.backup.places import PARTIAL, PlaceError, parse_place
 from tests.support.stack import free_port
 
 NAME = "svc-controller-20261122T023000Z.age"
@@ -71,7 +71,7 @@ async def test_an_archive_is_stored_whole_listed_fetched_and_removed(
     archive = folder / "local"
     archive.write_bytes(b"age" * 100_000)
     async with ssh_server(folder, monkeypatch) as port:
-        place = place_of(f"sftp://{getpass.getuser()}@127.0.0.1:{port}{str(remote).replace(' ', '%20')}")
+        place = parse_place(f"sftp://{getpass.getuser()}@127.0.0.1:{port}{str(remote).replace(' ', '%20')}")
 
         await place.clear()
         await place.clear()
@@ -90,7 +90,7 @@ async def test_a_host_whose_key_is_not_known_is_refused(folder: Path, monkeypatc
         (folder / "known_hosts").write_text("")
 
         with pytest.raises(PlaceError, match="failed"):
-            await place_of(f"sftp://{getpass.getuser()}@127.0.0.1:{port}{folder}").names()
+            await parse_place(f"sftp://{getpass.getuser()}@127.0.0.1:{port}{folder}").names()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,6 @@ async def test_a_host_whose_key_is_not_known_is_refused(folder: Path, monkeypatc
 )
 def test_a_place_that_is_none_is_refused_without_its_password(where: str) -> None:
     with pytest.raises(PlaceError) as refusal:
-        place_of(where)
+        parse_place(where)
 
     assert "secret" not in str(refusal.value)

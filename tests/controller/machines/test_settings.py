@@ -11,15 +11,15 @@ from pydantic import BaseModel, ValidationError
 from svc.controller.machines.creation import VMCreateRequest
 from svc.controller.machines.models import VM
 from svc.controller.machines.orders import VMUpdateRequest
-from svc_actors.controller.machines.records import Marks
+from svc_actors.controller.machines.records import MachineSettings
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from tests.support.machines import refusal, stage
 
 
 @pytest.mark.parametrize("model", [VM, VMCreateRequest, VMUpdateRequest])
-def test_every_mark_is_shown_and_can_be_set_and_changed(model: type[BaseModel]) -> None:
-    assert {mark.name for mark in fields(Marks)} <= model.model_fields.keys()
+def test_every_setting_is_shown_and_can_be_set_and_changed(model: type[BaseModel]) -> None:
+    assert {setting.name for setting in fields(MachineSettings)} <= model.model_fields.keys()
 
 
 async def test_machines_are_found_by_all_the_labels_that_are_asked_for(database: Database) -> None:
