@@ -22,6 +22,7 @@ from svc_actors.panel.files import Uploads
 from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.mail.keys import DkimKeys
 from svc_actors.panel.recovery.remote import Remote
 from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.repairs import Diagnosis
@@ -58,6 +59,7 @@ PanelLoop = (
         "health",
         "jobs",
         "keeper of programs",
+        "keys of mail",
         "logs of sites",
         "manifests of this server",
         "memory of database sessions (mariadb)",
@@ -71,6 +73,7 @@ PanelLoop = (
         "removal of old exports",
         "removal of old imports",
         "removal of old jobs",
+        "replaced keys of mail",
         "schedules",
         "sites to resume",
         "sites without a record",
@@ -93,6 +96,7 @@ class Panel:
     sealer: Sealer
     passwords: Passwords
     outbox: Outbox
+    dkim_keys: DkimKeys
     jobs: Jobs
     files: ConfinedFiles
     uploads: Uploads

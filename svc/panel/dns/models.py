@@ -131,7 +131,20 @@ class DnsPoint(Model):
     effective: bool
 
 
+class DkimRotated(Model):
+    """`record` is the full name of the TXT record with `text`, which the zone has from now on."""
+
+    zone: str
+    selector: str
+    record: str
+    text: str
+
+
 class DnsListRequest(SiteRequest):
+    zone: ZoneName | None = None
+
+
+class DkimRotateRequest(SiteChangeRequest):
     zone: ZoneName | None = None
 
 

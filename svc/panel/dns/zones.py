@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from svc.panel.dns.models import (
     Delegation,
     DelegationState,
+    DkimRotated,
+    DkimRotateRequest,
     DnsChange,
     DnsListRequest,
     DnsPoint,
@@ -166,6 +168,22 @@ async def point(context: Context[Panel], request: SiteChangeRequest) -> DnsPoint
         zones=zones,
         effective=all(each.zone.served and each.delegation.state is DelegationState.HERE for each in zones),
     )
+
+
+@operations.declare(
+    "dns.rotate_dkim",
+    "Make a new key for the signatures of mail of a zone; that of mail on its way stays published for a week",
+    Route.post("/sites/{id}/dns/dkim"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="zone",
+)
+async def rotate_dkim(context: Context[Panel], request: DkimRotateRequest) -> DkimRotated:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    zone = _zone(await _names(services.database, site), site, request.zone)
+    key = await services.dkim_keys.make(context.caller, site.owner_id, zone)
+    return DkimRotated(zone=zone, selector=key.selector, record=key.record, text=key.text)
 
 
 async def _shown(services: Panel, name: str, row: ZoneRow | None) -> DnsZone:

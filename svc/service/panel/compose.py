@@ -50,6 +50,8 @@ from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
+from svc_actors.panel.mail.keys import SWEEP_SECONDS as DKIM_SECONDS
+from svc_actors.panel.mail.keys import DkimKeys
 from svc_actors.panel.recovery.sites import make_accounts
 from svc_actors.panel.repairs import Diagnosis, Repair
 from svc_actors.panel.repairs.permissions import Permissions
@@ -185,6 +187,9 @@ async def open_services(
         loops.repeat_from_now("handovers of sites", HANDOVER_SECONDS, partial(retry_handovers, database))
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
+        dkim_keys = DkimKeys(database, actors, sealer)
+        loops.keep("keys of mail", dkim_keys.run)
+        loops.repeat("replaced keys of mail", DKIM_SECONDS, dkim_keys.sweep)
         webhooks = Dispatcher(delivering, nursery, alerts.notice)
         add_webhook_loops(loops, webhooks, delivering)
         uploads = Uploads(database, files, folders)
@@ -209,6 +214,7 @@ async def open_services(
                 sealer=sealer,
                 passwords=passwords or Passwords(),
                 outbox=outbox,
+                dkim_keys=dkim_keys,
                 jobs=jobs,
                 files=files,
                 uploads=uploads,

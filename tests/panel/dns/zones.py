@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -12,6 +12,7 @@ from uuid import UUID
 
 import httpx
 
+from svc.panel.services import PanelLoop
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
 from tests.support.dns import RecordedDelegations, RecordedNameServer
@@ -56,11 +57,16 @@ class World:
 
 
 @asynccontextmanager
-async def dns_world(database: Database, folder: Path, knot: RecordedNameServer | None = None) -> AsyncIterator[World]:
+async def dns_world(
+    database: Database,
+    folder: Path,
+    knot: RecordedNameServer | None = None,
+    loops: Sequence[PanelLoop] = ("web server",),
+) -> AsyncIterator[World]:
     host = recorded_host(knot)
     assert isinstance(host.name_server, RecordedNameServer)
     assert isinstance(host.delegations, RecordedDelegations)
-    async with open_panel(database, folder, host, dns=SETTINGS, loops=["web server"]) as panel:
+    async with open_panel(database, folder, host, dns=SETTINGS, loops=loops) as panel:
         ada = await panel.database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
         site = await panel.database.fetchval("SELECT id FROM sites WHERE domain = 'example.test'")
         if ada is None:

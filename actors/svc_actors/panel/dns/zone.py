@@ -40,6 +40,7 @@ DEFAULT_TTL: Final = 3_600
 POINTED_TTL: Final = 300
 """Short, because a customer who points a name at a site here may want to point it elsewhere later."""
 MANAGED_TTL: Final = 60
+_NEEDED_FOR_PROOFS: Final = "Point the site's names here first (svc dns point), or use http-01."
 _POINTED: Final = (RecordType.A, RecordType.AAAA, RecordType.CNAME)
 
 AGREEMENT_SECONDS: Final = 30.0
@@ -209,15 +210,36 @@ class DnsZone(Actor):
 
         return await self._change(work)
 
+    async def publish(self, caller: Caller, owner_id: UUID, name: str, text: str) -> ZoneChange[None]:
+        """Add a TXT record of the panel's own, which stays until `withdraw`. Raises conflict."""
+
+        async def work(tx: Transaction) -> tuple[ZoneRow, None]:
+            zone = await self._own_zone(tx, owner_id, "Point the site's names here first (svc dns point).")
+            record = NewRecord(name, DEFAULT_TTL, DATA.validate_python({"type": "TXT", "text": text}))
+            check(self.key, self._naming.authority.nameservers, await read_records(tx, self.key), record)
+            await self._insert(tx, record, managed=True)
+            return await self._changed(tx, caller, zone, {"published": [name]}), None
+
+        return await self._change(work)
+
+    async def withdraw(self, caller: Caller, name: str, texts: Sequence[str]) -> Ordered[ZoneRow | None]:
+        """Remove what `publish` has added, if it is still there."""
+        return await self._remove_managed(caller, {name: texts}, "withdrawn")
+
     async def remove_proofs(self, caller: Caller, proofs: Mapping[str, Sequence[str]]) -> Ordered[ZoneRow | None]:
         """Remove what `add_proofs` has added, if it is still there."""
+        return await self._remove_managed(caller, proofs, "proofs_removed")
+
+    async def _remove_managed(
+        self, caller: Caller, texts_by_name: Mapping[str, Sequence[str]], detail: str
+    ) -> Ordered[ZoneRow | None]:
 
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
             if row is None:
                 return
             removed = []
-            for name, texts in proofs.items():
+            for name, texts in texts_by_name.items():
                 rows = await tx.fetch(
                     """DELETE FROM dns_records
                        WHERE zone = $1 AND name = $2 AND type = 'TXT' AND managed AND data ->> 'text' = ANY($3)
@@ -228,7 +250,7 @@ class DnsZone(Actor):
                 )
                 removed += [each["name"] for each in rows]
             if removed:
-                await self._changed(tx, caller, as_zone(row), {"proofs_removed": removed})
+                await self._changed(tx, caller, as_zone(row), {detail: removed})
 
         await self._database.transact(work)
         return await self.agree()
@@ -368,14 +390,11 @@ class DnsZone(Actor):
             raise conflict(f"The zone {self.key} is in use by another customer.")
         return as_zone(row)
 
-    async def _own_zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
+    async def _own_zone(self, tx: Transaction, owner_id: UUID, hint: str = _NEEDED_FOR_PROOFS) -> ZoneRow:
         """The zone, locked, if it exists and belongs to this owner."""
         row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         if row is None or row["owner_id"] != owner_id:
-            raise conflict(
-                f"This server has no zone {self.key} of this site's owner.",
-                hint="Point the site's names here first (svc dns point), or use http-01.",
-            )
+            raise conflict(f"This server has no zone {self.key} of this site's owner.", hint=hint)
         return as_zone(row)
 
     async def _record(

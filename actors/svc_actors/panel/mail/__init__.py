@@ -1,0 +1,1 @@
+"""Mail of sites: taken from their programs within limits, signed, and delivered to the relay."""

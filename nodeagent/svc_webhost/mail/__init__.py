@@ -1,0 +1,1 @@
+"""Mail of sites, on the host: what runs as a site hands in a message."""
