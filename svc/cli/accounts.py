@@ -33,7 +33,8 @@ _BROWSER = "_browser"
 """The suffix of the cookie with which a service recognises a client that has signed in before."""
 _SESSION = "_session"
 _PANELS_SESSION = "svc_session"
-"""The panel's session cookie. Each service's cookie has its own name, which tells the service of a profile."""
+"""The panel's session cookie. The cookies of the two services have different names, so the name shows which service the
+profile is for."""
 
 
 @dataclass(frozen=True)

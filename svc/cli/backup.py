@@ -55,7 +55,7 @@ _PASSPHRASE_FILE = click.option(
 @click.option("--keep", envvar="SVC_BACKUP_KEEP", type=click.IntRange(min=0), default=14, show_default=True,
               help="Archives to keep there; 0 keeps all.")  # fmt: skip
 @click.option("--every", envvar="SVC_BACKUP_EVERY", type=click.FloatRange(min=0, min_open=True), default=24.0,
-              show_default=True, help="Hours between backups; twice as many raise an alert.")  # fmt: skip
+              show_default=True, help="Hours between backups; an alert is raised after twice as long.")  # fmt: skip
 @controller_options
 async def backup(
     config: ControllerConfig,
@@ -84,7 +84,7 @@ async def backup(
         ):
             await results.record(database, where, every, ended)
     except (ServiceError, DatabaseStartError, OSError) as error:
-        say(f"svc: the end of this backup could not be recorded: {error}")
+        say(f"svc: the result of this backup could not be recorded: {error}")
     if isinstance(ended, Exception):
         raise Failure(Exit.FAILED, f"The backup failed, and there is no archive of it: {ended}") from ended
     write(f"{ended.name}  {size(ended.size)}")
@@ -159,9 +159,9 @@ async def restore(
 @click.option("--as-of", type=click.DateTime(["%Y-%m-%dT%H:%M:%S"]), required=True, help="The time, in UTC.")
 @controller_options
 async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of: datetime) -> None:
-    """Say that the database was put back to an earlier time, by means of its own, while the service was stopped.
+    """Declare that PostgreSQL was restored to an earlier time while the service was stopped.
 
-    As after a restore, hosts are then compared with the records before anything is done."""
+    As after `restore`, the next start compares hosts with the records before it changes anything on them."""
     from svc.service.controller.backup.restore import prepare_restored
     from svc_actors.controller.reconcile.restored import Past
 

@@ -104,7 +104,7 @@ async def _health(config: ControllerConfig) -> Finding:
         return Finding("service", Verdict.WARNING, "it does not run")
     if answer.is_success:
         return Finding("service", Verdict.OK, f"it runs, at {config.public_url}")
-    return Finding("service", Verdict.FAILED, f"it runs, and says of itself: {answer.text.strip()}")
+    return Finding("service", Verdict.FAILED, f"it runs, but is not ready: {answer.text.strip()}")
 
 
 def _data_folder(config: ControllerConfig) -> Finding:

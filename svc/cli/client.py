@@ -111,10 +111,10 @@ class Client:
 
     @asynccontextmanager
     async def events(self, after: str | None = None) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-        """The event stream as (kind, data) pairs; member `id` of data is the event's position. The stream ends when the
+        """The event stream as (kind, data) pairs; `data["id"]` is the event's position. The stream ends when the
         service ends it; a broken connection raises `Failure`."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after else {})
-        silence = httpx.Timeout(60.0, connect=10.0)  # the service says something at least every few seconds
+        silence = httpx.Timeout(60.0, connect=10.0)  # the service sends a heartbeat every few seconds
         try:
             async with self._http.stream("GET", "/events", headers=headers, timeout=silence) as response:
                 await self._checked(response)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 PACKAGES = ("svc", "svc_actors", "svc_common", "svc_nodeagent", "svc_webhost")
-"""What the registries are made of: a change of one of its sources is a change of the description."""
+"""The packages that the registries come from. A change of any of their sources makes the cached description outdated.
+"""
 _FORMAT = 9
 _LISTED = {"scopes"}
 """Lists that are typed as one word with commas, as in the panel's specification."""
@@ -75,10 +76,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class OperationDescription:
-    """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
-    `inner_list` is the list of a thing that belongs to another, `/sites/{id}/domains` for `/domains/{id}`.
-    `starts_work`: the answer is a task or a job, or names one. `in_parts`: the answer is a part of a file. `columns`,
-    `confirm`, `hidden` and `about`: see `svc.registry.operation.Command`."""
+    """One operation. `list_path` is the list that contains the operation's target, `/vms` for `/vms/{id}/start`;
+    `inner_list` is the nested list of a target that belongs to another resource, `/sites/{id}/domains` for
+    `/domains/{id}`. `starts_work`: the answer is a task or a job, or names one. `in_parts`: the answer is a part of a
+    file. `columns`, `confirm`, `hidden` and `about`: see `svc.registry.operation.Command`."""
 
     name: str
     summary: str
@@ -180,7 +181,7 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
 
 
 def _inner_list(path: str, things: dict[str, str]) -> str | None:
-    """The list, inside of what it belongs to, of a thing that has a path of its own."""
+    """The nested list that a thing with a path of its own is in: `/sites/{id}/domains` for `/domains/{id}`."""
     own, beneath, _ = path.partition("/{id}")
     found = [listed for listed in things.values() if listed.endswith(f"/{{id}}{own}")] if beneath else []
     return found[0] if len(found) == 1 else None
@@ -234,7 +235,7 @@ def _shown(default: object) -> str:
 
 
 def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
-    """What a flag takes, whether it may be repeated, and its choices. A value with members of its own is JSON."""
+    """What a flag takes, whether it may be repeated, and its choices. An object is given as JSON."""
     origin = typing.get_origin(annotation)
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
     if origin in (typing.Union, types.UnionType):

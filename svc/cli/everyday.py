@@ -61,7 +61,7 @@ async def login(session: Session, /, url: str, **given: Any) -> None:
 
 @click.group("profile")
 def profile_group() -> None:
-    """The services this account knows."""
+    """Profiles: the services that you have signed in to."""
 
 
 @profile_group.command("list")
@@ -338,7 +338,7 @@ panel = LateGroup("panel", "Run the hosting panel of this server.", _panel)
 @click.option("--repair", metavar="REPAIR", help="Repair to run first, as named by a diagnosis.")
 @click.pass_obj
 async def diagnose(session: Session, /, site: str, repair: str | None, **given: Any) -> None:
-    """What is wrong with a site, by what that shows, and which repair helps."""
+    """Diagnose a site: what is wrong, how it shows, and which repair helps."""
     from svc.cli.following import check, follow
     from svc.cli.naming import resolve
 

@@ -108,7 +108,7 @@ async def _report(
     waits: bool,
     wait_timeout: float | None,
 ) -> None:
-    """Print the result of an order. The answer is also printed if its work fails or outlasts our patience, since it may
+    """Print the result of an order. The answer is also printed if its work fails or `wait_timeout` passes, since it may
     hold a secret that is shown only once."""
     work = started_by(answer)
     failure: Failure | None = None
@@ -175,8 +175,7 @@ async def _resolve_names(
 async def _found_inside(
     session: Session, client: Client, operation: OperationDescription, given: str, found_in: str | None
 ) -> str:
-    """The id of a thing whose list is inside of another, such as a schedule of a site; the user must name the outer
-    one."""
+    """The id of a thing in a nested list, such as a schedule of a site; the user must also name the outer thing."""
     if operation.inner_list is None:
         raise Failure(Exit.INVALID, f"{given!r} is not an id, and names are not accepted here")
     listing, outer = session.listing(operation.inner_list), outer_list(operation.inner_list)
@@ -226,7 +225,7 @@ def _document(parameter: Parameter) -> str:
 
 
 async def _confirm(client: Client, operation: OperationDescription, values: dict[str, Any], yes: bool) -> None:
-    """Ask the user to confirm, and return the confirmation in the form that the API expects."""
+    """Ask the user to confirm, and add the confirmation to `values` in the form that the API expects."""
     parameter = operation.parameter("confirm")
     if parameter is not None and parameter.name in values:
         return
@@ -255,7 +254,7 @@ def _need_terminal(what: str) -> None:
 
 
 def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Failure:
-    """Name the typed flags in a refusal, instead of the fields of the request."""
+    """The refusal in terms of the flags that the user typed, instead of the request's fields."""
     hint = _flags_for_fields(failure.hint, operation) if failure.hint else None
     problems: list[str] = []
     for field, problem in failure.fields.items():

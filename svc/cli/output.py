@@ -198,7 +198,7 @@ def _refuse_unknown(columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
 
 
 def _pick(row: Mapping[str, Any], dotted: str) -> Any:
-    """The value at a dotted path. None inside of an absent part (a node's capacity before its first report)."""
+    """The value at a dotted path. None if a part of the path is absent (a node's capacity before its first report)."""
     value: Any = row
     for part in dotted.split("."):
         if value is None:

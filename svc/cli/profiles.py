@@ -26,9 +26,9 @@ LOCAL_URL = "http://core"
 @dataclass(frozen=True)
 class Profile:
     """`trusted` is a PEM certificate: the controller's authority, or the server's own certificate as first seen;
-    without it the system's authorities decide. `known_by` is the cookie, as `name=value`, that tells the service at the
-    next sign-in that this computer is known. `service` says which service it is; None: the controller. `socket` is the
-    path of the core's socket on this server, instead of an address."""
+    without it the system's authorities decide. `known_by` is the cookie, as `name=value`, with which the service
+    recognises this computer at the next sign-in. `service` says which service it is; None: the controller. `socket` is
+    the path of the core's socket on this server, instead of an address."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -145,7 +145,8 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
 
 
 def normal_url(given: str) -> str:
-    """`https://host:port` from whatever the user typed of it. Raises `Failure` for anything else."""
+    """`https://host:port` from an address as users type it: with or without the scheme. Raises `Failure` for another
+    scheme, a path, a query, a user name or no host."""
     url = given if "://" in given else f"https://{given}"
     try:
         parts = urlsplit(url)

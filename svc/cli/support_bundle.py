@@ -1,4 +1,4 @@
-"""`svc controller support-bundle`: what a helper needs to know of a controller, in one file without secrets.
+"""`svc controller support-bundle`: what is needed to help with a controller, in one file without secrets.
 
 It contains names of nodes, machines and projects, and addresses. It contains no people, passwords, tokens or keys:
 tables and files that hold them are not read, and the service's log leaves them out. A part that cannot be collected
@@ -77,7 +77,7 @@ _QUERIES: Final = {
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @controller_options
 async def support_bundle(config: ControllerConfig, environ: Mapping[str, str], *, file: Path) -> None:
-    """Write what somebody who is to help needs to know into FILE, a tar.gz without secrets.
+    """Write a tar.gz into FILE for the people who help you: the state of the controller, without secrets.
 
     Run it on the controller's host as the account that the service runs as. It changes nothing."""
     beginning = f"svc-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -54,7 +54,7 @@ async def open_patiently(
     stack: AsyncExitStack, client: Client, vm_id: str, kind: str, *, within: float
 ) -> WebSocketConnection:
     """As `open_console`, open for the length of `stack`, and retried for `within` seconds while the controller or the
-    node is unavailable: each time with a new ticket, since the previous one may be spent. Raises the last `Failure`."""
+    node is unavailable: each time with a new ticket, since a ticket opens one console. Raises the last `Failure`."""
     deadline = trio.current_time() + within
     for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
         try:

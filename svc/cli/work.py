@@ -8,7 +8,8 @@ from typing import Any
 
 
 class WorkKind(Enum):
-    """The word for it, the end of the path of its log, and what numbers the log's lines."""
+    """Each kind has its noun for messages, the last part of the path of its log, and the field that numbers the log's
+    lines."""
 
     TASK = "task", "events", "position"
     JOB = "job", "log", "seq"
@@ -42,6 +43,6 @@ def started_by(answer: Any) -> Work | None:
 
 
 def starts_work(fields: set[str]) -> bool:
-    """Has an answer with these fields started work?"""
+    """Whether an answer with these fields has started work."""
     is_work = "progress" in fields and bool(fields & {"op", "steps"})
     return is_work or bool(fields & {"task", "task_id", "handover"})

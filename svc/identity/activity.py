@@ -1,4 +1,4 @@
-"""GET /activity, and the audit entries that other areas list for a thing of theirs."""
+"""GET /activity, and audit entries about one resource, for the lists of other areas."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ operations = Operations[IdentityServices]()
 
 
 class AuditEntry(Model):
-    """Who did what. In a support session `actor` reads as the operator's email as the customer's email, `actor_id` is
-    the customer, and `impersonation_id` joins to the record that holds both."""
+    """Who did what. In a support session `actor` is the text `OPERATOR as CUSTOMER` with both email addresses,
+    `actor_id` is the customer, and `impersonation_id` is the record that holds both ids."""
 
     id: int
     at: datetime
@@ -60,7 +60,8 @@ async def audit_page(
 ) -> Page[AuditEntry]:
     """A page of the audit entries that meet all of `where`, newest first. A customer sees the address of their own
     actions only, not of other people's or of the operator of a support session. `known_total` is the number of entries
-    without `q`, if it is known without counting; `blocks` are the numbers of parts of them."""
+    without `q`, if it is known without counting; `blocks` are maintained counts of parts of the list
+    (`svc.registry.paging.Blocks`)."""
     rows, total = await paginate(
         queryable,
         select=f"SELECT {_COLUMNS} FROM audit",
@@ -96,7 +97,7 @@ def _entry(row: Record, principal: Principal) -> AuditEntry:
 
 
 def audit_of(kind: str, target_id: UUID) -> Condition:
-    """The entries about one thing."""
+    """The audit entries about one resource, as a condition."""
     return Condition("target_kind = $1 AND target_id = $2", (kind, str(target_id)))
 
 

@@ -36,7 +36,7 @@ operations = Operations[IdentityServices]()
 
 LOOK_SECONDS: Final = 10.0
 GATHER: Final = timedelta(seconds=30)
-"""The consequences of one cause appear within it, and what is over by then needs nobody's attention."""
+"""One cause raises its alerts within this time, and an alert that has closed by then needs nobody's attention."""
 PAUSE: Final = timedelta(minutes=5)
 _LASTS: Final = timedelta(days=1)
 
@@ -56,7 +56,7 @@ _MAILED: Final = {
 
 
 class AlertMail(Model):
-    """The least severity of the alerts that one is mailed."""
+    """The least severity of the alerts that the caller gets by mail."""
 
     least: LeastSeverity
 
@@ -101,7 +101,7 @@ async def choose(context: Context[IdentityServices], request: AlertMailRequest) 
 
 
 async def tell_operators(database: Database, outbox: Outbox) -> None:
-    """One round: a mail to each operator for whom there is something new."""
+    """One round: mail each operator the alerts that have opened, become critical or closed since their last mail."""
     operators = await database.fetch(
         """
         SELECT id FROM users AS u

@@ -20,8 +20,8 @@ operations = Operations[IdentityServices]()
 
 
 class Alert(Model):
-    """`key` names what the alert is about; of one key at most one is open. A customer reads those about their own
-    machines, in words of their own, and whether somebody of the project has acknowledged it."""
+    """`key` names what the alert is about; at most one alert of a key is open. Customers see the alerts about their own
+    machines, with a message for customers, and whether a member of the project has acknowledged them."""
 
     id: UUID
     key: str
@@ -48,7 +48,7 @@ class Alert(Model):
 
 
 def visible_alerts(principal: Principal, realm: Realm) -> Condition:
-    """Of the open alerts, those that the caller may see."""
+    """The open alerts that the caller may see, as a condition on `alerts`."""
     if principal.is_operator:
         return Condition("alerts.closed_at IS NULL")
     own = f"alerts.project_id IN ({realm.projects_of('$1')})"

@@ -41,8 +41,8 @@ class AuditCheckRequest(Request):
 
 
 class AuditCheck(Model):
-    """`problem`: the first seal, row or file that does not fit; null as far as was read. `next_after`: it was not read
-    to its end, go on from there. Rows that are not sealed yet are not proven by anything."""
+    """`problem`: the first seal, row or file that does not match; null if all that was read matches. `next_after`: the
+    audit was not read to its end; continue after this seal. No seal protects the `unsealed_rows` yet."""
 
     problem: str | None
     seals: int

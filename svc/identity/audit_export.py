@@ -23,7 +23,7 @@ _Given = Annotated[str, Field(max_length=254), LINE]
 
 
 class AuditFilters(Request):
-    """`operation` is a name of `svc ops`; `target_kind` and `target_id` what it was about; `until` itself is
+    """`operation` is a name of `svc ops`; `target_kind` and `target_id` name what it was about; `until` itself is
     excluded."""
 
     actor: _Given | None = None

@@ -37,8 +37,9 @@ SshHost = Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an 
 
 
 class SftpTargetRequest(Request):
-    """`host_key` as ssh-keyscan gives it, without the host, and compared with what the server's administrator says: no
-    other one is talked to. The answer has the public key that is let in there."""
+    """`host_key` is a line of ssh-keyscan without the host; ask the server's administrator whether it is right, since
+    the service connects to no server with another key. The answer has the public key for the server's authorized_keys.
+    """
 
     name: TargetName
     host: SshHost
@@ -73,7 +74,7 @@ Endpoint = Annotated[
 
 
 class BucketTargetRequest(Request):
-    """A bucket that is there."""
+    """A bucket that exists already."""
 
     name: TargetName
     endpoint: Endpoint

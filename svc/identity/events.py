@@ -49,7 +49,8 @@ LEFT JOIN users AS u ON u.id = asked.user_id ORDER BY asked.place
 
 
 class EventsRequest(Request):
-    """`after`: the position behind which to start (the header Last-Event-ID says the same); without it, now."""
+    """`after`: send only events after this position; the header Last-Event-ID means the same. Without it, only new
+    ones."""
 
     after: Annotated[int, Field(ge=0, le=2**62, description="Only events after this position.")] | None = None
 

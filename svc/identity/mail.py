@@ -28,7 +28,8 @@ FROM mails"""
 
 
 class Mail(Model):
-    """`error` is what the relay said last, or why it could not be asked. What a mail says is shown to nobody."""
+    """`error` is the relay's last answer, or why it could not be reached. The text is shown to nobody, since it may
+    hold a link that sets a password."""
 
     id: UUID
     kind: MailKind
@@ -49,7 +50,7 @@ class MailListRequest(PageRequest):
 
 
 class MailTestRequest(Request):
-    """To oneself, unless `to` says otherwise."""
+    """Without `to`, the mail goes to the caller."""
 
     to: Email | None = None
 

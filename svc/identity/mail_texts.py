@@ -80,7 +80,7 @@ def sign_in(
 def second_factor(
     settings: Settings, name: str, what: str, at: datetime, address: str | None, url: str
 ) -> tuple[str, str]:
-    """`what` has happened, as a sentence of ours; with `address` None the mail names no address."""
+    """`what` is the sentence of `notices` that says what changed; with `address` None the mail names no address."""
     where = [f"    Address:  {one_line(address)}"] if address is not None else []
     return f"The second factor of your account at {settings.service_name}", body(
         settings,

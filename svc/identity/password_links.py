@@ -198,7 +198,7 @@ class ResetRequests:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. Raises the database's errors; called again it continues."""
+        """Answer requests until cancelled. Raises the database's errors; a new call continues where this one ended."""
         with self._database.announcements.listener(CHANNEL, lambda _: self._woken.set()):
             while True:
                 self._woken = trio.Event()

@@ -1,7 +1,8 @@
-"""Sign-ins between the password and the code: they are no session yet, and give access to nothing else.
+"""Sign-ins for which the password was right and the code is missing. They are no sessions: all that they allow is to
+give the code.
 
-Invariants: one leads to at most one session, within a few minutes and a few codes; only its SHA-256 is stored; it ends
-with anything that ends the person's sessions.
+Invariants: one leads to at most one session; it ends after `LASTS`, and after `WRONG_CODES` wrong codes; only its
+SHA-256 is stored; it ends with anything that ends the person's sessions.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from svc_actors.store import Database, Queryable, Transaction
 
 LASTS: Final = timedelta(minutes=5)
 WRONG_CODES: Final = 5
-"""Wrong codes until it ends, and the password is needed again."""
+"""After so many wrong codes the sign-in starts again with the password."""
 
 
 async def create(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
+    """Returns the token for the caller's next request, and its expiry."""
     token = new_secret()
     until: datetime = await tx.fetchval(
         """
@@ -51,6 +53,7 @@ async def end(tx: Transaction, token: str) -> None:
 
 
 async def count_wrong_code(tx: Transaction, token: str) -> None:
+    """Count a wrong code; the last allowed one ends the sign-in."""
     wrong = await tx.fetchval(
         "UPDATE pending_sign_ins SET wrong_codes = wrong_codes + 1 WHERE token_hash = $1 RETURNING wrong_codes",
         fingerprint(token),

@@ -35,7 +35,7 @@ _Password = Annotated[str, Field(max_length=1024, description="One's own."), LIN
 
 
 class SecondFactor(Model):
-    """`required` where one cannot sign in without. `recovery_codes` are those that were not used yet."""
+    """`required`: people with this role cannot sign in without one. `recovery_codes`: how many are unused."""
 
     enabled: bool
     required: bool
@@ -44,8 +44,8 @@ class SecondFactor(Model):
 
 
 class Enrolment(Model):
-    """What an authenticator is given, shown this once: `url` as a link, `qr_code` as a picture (a data URI of an SVG),
-    or `secret` by hand. It counts when a code of it was given."""
+    """The secret for an authenticator, shown only once: as a link (`url`), as a picture (`qr_code`, a data URI of an
+    SVG) and to be typed (`secret`). The second factor is in force once a code of it was confirmed."""
 
     secret: str
     url: str
@@ -53,7 +53,7 @@ class Enrolment(Model):
 
 
 class RecoveryCodes(Model):
-    """Each signs in once in place of a code, where the authenticator is lost. They are shown this once."""
+    """Each replaces a code of the authenticator once, for somebody who has lost it. They are shown only once."""
 
     recovery_codes: list[str]
 
@@ -72,7 +72,7 @@ class ProofRequest(Request):
 
 
 class PersonSecondFactorRequest(Request):
-    """`reason` is kept in the audit: how it was made sure that the person is who they say."""
+    """`reason` is kept in the audit: how the administrator verified who asked for this."""
 
     id: UUID
     reason: Reason
@@ -247,6 +247,7 @@ async def required_of(queryable: Queryable, role: Role | None) -> bool:
 
 
 async def start_enrolment(context: Context[IdentityServices], tx: Transaction, user_id: UUID, email: str) -> Enrolment:
+    """Start to set up a second factor for `email`, within `tx`. Raises `conflict` if there is a confirmed one."""
     secret = await second_factor_records.enrol(tx, context.services.sealer, user_id)
     issuer = (await read_settings(tx)).service_name
     url = totp.otpauth_url(secret, issuer, email)

@@ -1,9 +1,9 @@
 """The records of second factors, and the verification of codes.
 
 Invariants: the secret is sealed and recovery codes are stored as keyed marks, so a dump gives access to nothing; a
-factor counts only after a first code of it; a code works once, from an authenticator (no step is accepted twice) and
-from paper (its row is deleted); the rows that are read do not depend on the code. Callers hold the lock of the person's
-row, so that concurrent uses see each other.
+factor counts only after a first code of it; a code works once: no time step of an authenticator is accepted twice, and
+the row of a used recovery code is deleted; the same rows are read whatever the code, so the time of an answer reveals
+nothing. Callers hold the lock of the person's row, so that concurrent uses see each other.
 """
 
 from __future__ import annotations

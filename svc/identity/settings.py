@@ -24,9 +24,10 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 
 
 class Settings(Model):
-    """`service_name` heads the pages; `support_contact` is shown to users who are refused.
-    `require_second_factor`: administrators sign in with a code as well. `keep_...` say how long what is over is kept
-    (docs/operations.md); `disk_...` from when on a disk of the service has an alert (docs/full-disks.md)."""
+    """`service_name` heads the pages; `support_contact` is shown to users who are refused. `require_second_factor`:
+    administrators sign in with a code as well. `keep_...`: for how many days events, audit rows, ended sessions and
+    sent mails are kept (docs/operations.md). `disk_...`: how full a disk of the service is when an alert is raised
+    (docs/full-disks.md)."""
 
     service_name: str = "Virtual machines"
     support_contact: str = ""
@@ -59,6 +60,7 @@ class SettingsUpdate(Request):
 
 
 async def read_settings(queryable: Queryable) -> Settings:
+    """The settings that every service has."""
     return await read_as(Settings, queryable)
 
 
@@ -72,6 +74,7 @@ async def read_as(model: type[SettingsT], queryable: Queryable) -> SettingsT:
 async def change_settings(
     model: type[SettingsT], context: Context[IdentityServices], request: SettingsUpdate
 ) -> SettingsT:
+    """Write the settings that `request` carries, with an audit row; returns all of them."""
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
     async def work(tx: Transaction) -> SettingsT:

@@ -55,8 +55,9 @@ class LoginResult(Model):
 
 
 class CodeNeeded(Model):
-    """The password was right and nobody is signed in yet: POST /auth/code with `pending` and a code, before
-    `expires_at`. With `enrolment` there is no second factor yet and one has to be set up: the code is its first."""
+    """The password was right, but a code is needed to sign in: POST /auth/code with `pending` and a code, before
+    `expires_at`. With `enrolment` the person must set up a second factor first; then the code is the first one of it.
+    """
 
     pending: str
     expires_at: datetime
@@ -69,13 +70,13 @@ class CodeRequest(Request):
 
 
 class SignedInByCode(LoginResult):
-    """`recovery_codes` of a second factor that this sign-in has set up; they are shown this once."""
+    """`recovery_codes` of a second factor that this sign-in has set up; they are shown only once."""
 
     recovery_codes: list[str] | None = None
 
 
 class Impersonation(Model):
-    """The support session that this cookie is: who is really there, why, and until when."""
+    """The support session that the caller's cookie belongs to: its operator, its reason and when it ends."""
 
     id: UUID
     operator: str

@@ -23,7 +23,7 @@ LinkToken = Annotated[str, Field(min_length=1, max_length=200, repr=False), LINE
 
 
 class SignInLink(Model):
-    """To be opened by the customer's browser; shown this once."""
+    """A URL for the customer's browser, shown only once."""
 
     url: str
     expires_at: datetime

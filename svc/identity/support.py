@@ -35,7 +35,7 @@ SELECT EXISTS (SELECT FROM impersonations AS i JOIN sessions AS s ON s.impersona
 
 
 class ImpersonateRequest(Request):
-    """`reason` is kept, and the customer can read of the session in their activity."""
+    """`reason` is kept; the customer sees the session in their activity."""
 
     id: UUID
     reason: Reason
@@ -57,8 +57,8 @@ class ImpersonationListRequest(PageRequest):
 
 
 class ImpersonationRecord(Model):
-    """Who was inside an account, why and how long. `ended_at` is None while it lasts, and stays so for one that ran
-    out unnoticed after `expires_at`."""
+    """Who was inside an account, why and how long. `ended_at` is None while it lasts, and for one that nobody ended
+    before `expires_at`."""
 
     id: UUID
     operator_id: UUID

@@ -114,6 +114,7 @@ class SignInAttempt:
             )
 
     async def failed(self, database: Queryable) -> None:
+        """Count a failed attempt for everything that limits it, and set from when the next attempt is allowed."""
         bounds = list(self._bounds.values())
         await database.execute(
             """

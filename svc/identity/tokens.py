@@ -34,7 +34,7 @@ _COLUMNS = "id, user_id, name, scopes, last_four, created_at, expires_at, last_u
 
 
 class ApiToken(Model):
-    """`scopes` is null where they are its owner's full authority."""
+    """`scopes` null is the owner's full authority."""
 
     id: UUID
     user_id: UUID
@@ -47,7 +47,7 @@ class ApiToken(Model):
 
 
 class ApiTokenCreated(ApiToken):
-    """`token` is shown this once."""
+    """`token` is shown only once."""
 
     token: str
 
@@ -66,7 +66,7 @@ class ApiTokenCreateRequest(Request):
 
 
 class TokenListRequest(PageRequest):
-    """`user`: whose, for administrators; left out, the caller's own."""
+    """`user`: whose tokens, for administrators; by default the caller's own."""
 
     user: UUID | None = None
 

@@ -45,6 +45,7 @@ def step_of(secret: bytes, code: str, now: float, *, after: int) -> int | None:
 
 
 def in_letters(secret: bytes) -> str:
+    """The secret in base32, as authenticators take it typed."""
     return base64.b32encode(secret).decode()
 
 

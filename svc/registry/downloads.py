@@ -1,7 +1,7 @@
-"""Downloads of files in parts: a part as JSON, since every answer of the API is JSON, and those under way, so that a
-download of a thousand parts leaves one row in the audit.
+"""Downloads of files in parts, each a JSON object as every answer of the API is. Current downloads are remembered, so
+that one of a thousand parts leaves one row in the audit.
 
-Kept in memory: after a restart a download that continues leaves a second row, and none is ever without one.
+They are remembered in memory only: a download that continues after a restart leaves a second row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Download = tuple[UUID | None, UUID, str, str]
 
 class FilePart(Model):
     """The bytes from `offset` on. `size` is that of the whole file, `sha256` that of this part. Parts of one `version`
-    belong together. `name` is what the file may be called where it is kept; `whole_sha256` is known of some files."""
+    belong together. `name` is the file's own name, for the copy; `whole_sha256` is None for files whose hash is not
+    stored."""
 
     offset: int
     data_base64: str

@@ -93,7 +93,7 @@ def key_owner(principal: Principal) -> str:
 
 
 async def forget_expired(database: Database) -> int:
-    """Remove the answers older than 24 hours; returns how many. Run from time to time where the service is composed."""
+    """Remove the answers older than 24 hours; returns how many. The composer runs this periodically."""
     return await database.change(
         "DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours' AND leased_until < now()"
     )
@@ -223,7 +223,7 @@ class _Order:
         return self._sealer.unseal(answer, self._purpose)
 
     async def release(self) -> None:
-        """Free the key; if even that fails, the end of the lease does."""
+        """Free the key. If the database does not allow that, the key becomes free when the lease ends."""
         try:
             await self._database.execute(
                 "DELETE FROM idempotency_keys WHERE owner = $1 AND key = $2 AND claim = $3",

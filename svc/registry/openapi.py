@@ -61,7 +61,8 @@ _Key = tuple[str, JsonSchemaMode]
 def _schemas(
     entries: Iterable[Entry[Any]], envelope: type[Model]
 ) -> tuple[dict[_Key, JsonObject], dict[str, JsonObject]]:
-    """One pass over all models, so that a name stands for one schema in the whole document."""
+    """The schemas of all operations, and the definitions they refer to. One pass over all models, so that a name stands
+    for one schema in the whole document."""
     inputs: list[tuple[_Key, JsonSchemaMode, TypeAdapter[Any]]] = [
         (("", "serialization"), "serialization", TypeAdapter(envelope))
     ]
@@ -80,7 +81,7 @@ def _schemas(
 def _renamed(
     schemas: dict[_Key, JsonObject], definitions: dict[str, JsonObject]
 ) -> tuple[dict[_Key, JsonObject], dict[str, JsonObject]]:
-    """`Page_Vm_` reads `PageOfVm`."""
+    """Rename generic models: `Page_Vm_` becomes `PageOfVm`."""
     names = {name: re.sub(r"^(\w+?)_(\w+)_$", r"\1Of\2", name) for name in definitions}
 
     def walk(value: Any) -> Any:

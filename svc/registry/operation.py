@@ -128,9 +128,9 @@ class Presentation(StrEnum):
 
 @dataclass
 class Effects:
-    """What an operation wants from the HTTP connection, besides its result. `know_browser`: a cookie that identifies
-    this browser at the next sign-in; it gives no access. `status` replaces the route's success code (200 instead of 201
-    if an answer is a replay)."""
+    """What the HTTP side must do besides sending the result. `know_browser`: a cookie that identifies this browser at
+    the next sign-in; it gives no access. `status` replaces the route's success code (200 instead of 201 if an answer is
+    a replay)."""
 
     set_session: str | None = None
     know_browser: str | None = None

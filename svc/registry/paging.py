@@ -29,7 +29,7 @@ from svc_common.errors import wrong_field
 T = TypeVar("T")
 _NUMBERED = re.compile(r"\$(\d+)")
 _NEAR = 1000
-"""Up to so many rows are skipped without asking for the total first."""
+"""A page within this many rows of the start is read without counting the list first."""
 
 
 class PageRequest(Request):
@@ -107,7 +107,7 @@ class Groups(NamedTuple):
 
 
 def contains(q: str | None, *columns: str, pieces: str | None = None) -> Condition:
-    """True where one of the columns contains the text `q`, ignoring case; true everywhere without `q`.
+    """True for rows in which a column contains the text `q`, ignoring case; without `q`, for all rows.
 
     `pieces` is an indexed expression of `text_pieces` over these columns and perhaps others."""
     if not q:
@@ -119,9 +119,9 @@ def contains(q: str | None, *columns: str, pieces: str | None = None) -> Conditi
 
 
 def has_words(q: str | None, *columns: str, words: str) -> Condition:
-    """True where one of the columns contains the text `q`, and each word of `q` is the start of a word there; true
-    everywhere without `q`. `words` is an indexed expression of `text_words` over these columns. For histories, where an
-    index of every substring would be larger than they are."""
+    """True for rows in which a column contains the text `q`, and each word of `q` starts a word there; without `q`, for
+    all rows. `words` is an indexed expression of `text_words` over these columns. For histories, where an index of
+    every substring would be larger than they are."""
     if not q:
         return EVERYTHING
     found = "(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")"
@@ -138,7 +138,7 @@ def literally(text: str) -> str:
 
 
 def equals(column: str, value: object | None) -> Condition:
-    """True where the column has the value; true everywhere if the value is None (a filter that was not given)."""
+    """True for rows with this value; for all rows if the value is None (a filter that was not given)."""
     return EVERYTHING if value is None else Condition(f"{column} = $1", (value,))
 
 

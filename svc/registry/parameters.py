@@ -30,8 +30,8 @@ async def no_body() -> bytes:
 
 @dataclass(frozen=True)
 class Parameters:
-    """`body` is read only after the caller was found to be allowed the operation. `defaults` are fields carried by
-    headers (`Idempotency-Key`, `Last-Event-ID`); the same field given otherwise must be equal."""
+    """`body` is awaited only once the caller is known to be allowed to run the operation. `defaults` are fields carried
+    by headers (`Idempotency-Key`, `Last-Event-ID`); the same field given otherwise must be equal."""
 
     path: Mapping[str, str]
     query: Sequence[tuple[str, str]] = ()

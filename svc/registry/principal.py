@@ -12,7 +12,7 @@ class Role(StrEnum):
     STAFF = "staff"
     CUSTOMER = "customer"
     MEMBER = "member"
-    """Somebody who has nothing of their own, and works in accounts of customers."""
+    """Somebody who owns nothing, and works in customers' accounts."""
 
 
 class Access(StrEnum):
@@ -40,11 +40,11 @@ def roles_of(access: Access) -> frozenset[Role]:
 @dataclass(frozen=True)
 class Principal:
     """`user_id` is None for the anonymous caller of a public operation. During a support session it is the customer's,
-    and `impersonator_id` is the administrator's. `scopes` is closed under containment (see `ScopePolicy.closed`); None
-    is the full authority of the role. `local`: no account, but root of the server that the service runs on.
-    `member_roles`: the roles with which a member of another account may call the running operation. The registry sets
-    them; outside of an operation there are none. `whole_accounts_only`: only as a member of the whole account, not of
-    one of its sites."""
+    and `impersonator_id` is the administrator's. `scopes` includes all scopes that the token's own contain
+    (`ScopePolicy.closed`); None is the full authority of the role. `local`: no account, but root of the server that the
+    service runs on. `member_roles`: the roles with which a member of another account may call the running operation.
+    The registry sets them; outside of an operation there are none. `whole_accounts_only`: only as a member of the whole
+    account, not of one of its sites."""
 
     user_id: UUID | None
     email: str | None

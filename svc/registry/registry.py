@@ -5,7 +5,8 @@ Invariants:
 - names, routes and commands are unique, and a declaration that contradicts itself is refused when the registry is
   built;
 - every run passes the same checks in the same order: authentication, scope, support-session rule, role, body, handler;
-  if the role depends on a thing's owner, the handler's principal says which roles of a member suffice;
+  if the role depends on who owns a resource, `Principal.member_roles` tells the handler which roles of a member
+  suffice;
 - a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here; a successful one
   leaves it in the handler's own transaction. Rows about refusals are limited per person and minute, or anybody could
   fill the table. Anonymous callers leave none, except by a public operation that refuses them (a wrong password), and
@@ -39,7 +40,7 @@ from svc_actors.undelivered import undelivered
 from svc_common.errors import ErrorCode, ServiceError, forbidden, unauthenticated
 
 SUPPORT_SESSION_REFUSAL = "a support session can look, not act"
-"""In the specification's own words."""
+"""Quoted from the specification, which fixes this text."""
 _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
 _ANONYMOUS_ROWS_PER_MINUTE = 120

@@ -31,7 +31,7 @@ Views = Callable[[Sequence[Principal]], Awaitable[Sequence[View | None]]]
 
 @dataclass(frozen=True)
 class EventStream:
-    """`after` is the position to start behind, None for now. Streams of one service share its `views`."""
+    """Events after the position `after` are sent; None: only new ones. All streams of a service share one `views`."""
 
     subscribe: Callable[[int | None], AbstractAsyncContextManager[Subscription]]
     principal: Principal

@@ -32,7 +32,7 @@ _SECONDS = 60.0
 @click.command(context_settings=CONTEXT)
 @panel_options
 async def check(config: PanelConfig, environ: Mapping[str, str]) -> None:
-    """Say whether this release of the panel could serve here. Exit code 1 or 2 where not; nothing is changed."""
+    """Say whether this release of the panel could serve here. Exit code 1 or 2 if it could not; nothing is changed."""
     write(f"settings: they are understood; {len(list(panel_registry()))} operations")
     try:
         with trio.fail_after(_SECONDS):

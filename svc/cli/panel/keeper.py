@@ -18,8 +18,9 @@ from svc_webhost.launcher_keeper import PROGRAM
     help="The data folder of the panel.",
 )
 def keeper(data: Path) -> None:
-    """Hold the programs of this server's sites, so that they outlive the panel.
+    """Supervise the programs of this server's sites, which continue to run while the panel is stopped.
 
-    The core starts it where nobody else does. Ended, it leaves them running; the next one takes them over."""
+    The core starts a keeper if none runs. When a keeper ends, the programs keep running, and the next keeper takes them
+    over."""
     # This process is replaced by the keeper: otherwise the command line's modules would stay in its memory for ever.
     os.execv(PROGRAM[0], [*PROGRAM, str(data.resolve())])  # noqa: S606 - no shell is wanted

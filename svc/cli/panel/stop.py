@@ -24,7 +24,7 @@ from svc_webhost.launchers import launcher_of
     show_default=True,
 )
 async def stop(data: Path) -> None:
-    """Stop what serves the sites of this server. A core that still runs starts it again."""
+    """Stop the programs that serve this server's sites. A core that still runs starts them again."""
     launcher = launcher_of(HostFolders(data))
     try:
         for name in sorted(await launcher.names()):

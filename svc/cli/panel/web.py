@@ -1,4 +1,4 @@
-"""`svc panel web`: TLS, pages, and the way from a browser to the core. It has no authority and reads no data.
+"""`svc panel web`: TLS, pages, and a relay from browsers to the core. It has no rights of its own and reads no data.
 
 Started as root it switches to its own account before it reads anything but its command line. It refuses to serve as
 root: root needs no credential on the core's socket, so every visitor would be an administrator.
