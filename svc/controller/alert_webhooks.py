@@ -41,7 +41,7 @@ class AlertWebhook(Model):
 
 
 class AlertWebhookSecret(AlertWebhook):
-    """`secret` is shown this once."""
+    """`secret` is shown only once."""
 
     secret: str
 

@@ -101,7 +101,7 @@ class Recovery(Model):
 
 
 class RecoveryKeySecret(Model):
-    """`recovery_key` is shown this once and kept nowhere: without it no manifest opens."""
+    """`recovery_key` is shown only once and kept nowhere: without it no manifest opens."""
 
     recovery_key: str
     fingerprint: str

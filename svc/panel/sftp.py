@@ -80,7 +80,7 @@ class SftpAccount(Model):
 
 
 class SftpAccountCreated(SftpAccount):
-    """`password` is one that was made up; it is shown this once."""
+    """`password` is one that was made up; it is shown only once."""
 
     password: str | None = None
 

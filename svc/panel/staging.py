@@ -93,7 +93,7 @@ class Staging(Model):
 
 
 class StagingCreated(JobModel):
-    """The job, and what opens the copy. `password` is shown this once."""
+    """The job, and what opens the copy. `password` is shown only once."""
 
     domain: str
     login: str
@@ -101,7 +101,7 @@ class StagingCreated(JobModel):
 
 
 class StagingPassword(Model):
-    """Shown this once."""
+    """Shown only once."""
 
     login: str
     password: str

@@ -43,7 +43,7 @@ class WebhookEndpoint(Model):
 
 
 class WebhookSecret(WebhookEndpoint):
-    """`secret` is shown this once."""
+    """`secret` is shown only once."""
 
     secret: str
 

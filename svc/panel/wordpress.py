@@ -102,7 +102,7 @@ class WordPressLoginLink(Model):
 
 
 class WordPressPassword(Model):
-    """Shown this once."""
+    """Shown only once."""
 
     login: str
     password: str

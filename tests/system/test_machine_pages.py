@@ -73,7 +73,7 @@ async def test_a_person_gives_a_machine_a_volume_and_a_disc_and_rescues_it() -> 
 
             await page.press("Rescue")
             await page.press("Start rescue")
-            await page.shows("It is shown this once")
+            await page.shows("It is shown only once")
             await page.press("Done")
             await page.shows("In rescue since")
             await page.press("End rescue")

@@ -119,7 +119,7 @@ async def create_machine(page: Page, name: str) -> None:
     await page.press("Create machine")
     await page.fill("Name", name)
     await page.press("Create")
-    await page.shows("It is shown this once")
+    await page.shows("It is shown only once")
     await page.press("Done")
     await page.until("document.querySelector('main .head .badge')?.innerText === 'running'")
 

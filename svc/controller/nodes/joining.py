@@ -62,7 +62,7 @@ class NodeBootstrapModel(Model):
 
 
 class NodeBootstrapCreated(NodeBootstrapModel):
-    """`token` and `command` are shown this once. `command` is run as root on the new host; `fingerprint` is the SHA-256
+    """`token` and `command` are shown only once. `command` is run as root on the new host; `fingerprint` is the SHA-256
     of the controller's authority."""
 
     token: str

@@ -77,7 +77,7 @@ class DatabaseUser(Model):
 
 
 class DatabaseUserSecret(Model):
-    """The password is shown this once."""
+    """The password is shown only once."""
 
     user: DatabaseUser
     password: str

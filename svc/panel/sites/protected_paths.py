@@ -66,7 +66,7 @@ class ProtectedPathModel(Model):
 
 
 class ProtectedPathOpened(ProtectedPathModel):
-    """`password` is one that was made up; it is shown this once."""
+    """`password` is one that was made up; it is shown only once."""
 
     password: str | None = None
 

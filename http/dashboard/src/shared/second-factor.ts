@@ -19,13 +19,13 @@ const PASSWORD: Field = {
 /** The secret of a new authenticator, as a QR code, a link and text. */
 export function authenticatorSecret(enrolment: Enrolment): TemplateResult {
   return html`<p>Scan this with your authenticator, open <a href=${enrolment.url}>the link</a> on the device that it is on, or type the
-      secret. It is shown this once.</p>
+      secret. It is shown only once.</p>
     <img class="qr" src=${enrolment.qr_code} alt="QR code of the secret below">
     ${secret(enrolment.secret)}`;
 }
 
 export function recoveryCodes(codes: string[]): TemplateResult {
-  return html`<p>Each of these codes signs in once, if you lose the authenticator. They are shown this once: print them, or keep
+  return html`<p>Each of these codes signs in once, if you lose the authenticator. They are shown only once: print them, or keep
       them where your passwords are.</p>
     ${secret(codes.join("\n"))}`;
 }

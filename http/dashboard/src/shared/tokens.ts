@@ -27,7 +27,7 @@ export function tokensView(scopes: { value: string; label: string }[], person?: 
           ...(narrowed?.length ? { scopes: [narrowed].flat() } : {}),
         });
         await tokens.load();
-        return html`<p>The token. It is shown this once.</p>${secret(made.token)}`;
+        return html`<p>The token. It is shown only once.</p>${secret(made.token)}`;
       },
     });
   const revoke = (token: Token) =>

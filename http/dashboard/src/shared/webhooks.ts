@@ -137,7 +137,7 @@ export function endpointView<E extends Endpoint>(webhooks: Webhooks<E>, id: stri
 
 /** The secret, once: what a receiver checks signatures with. */
 export function secretShown(made: { secret: string }): TemplateResult {
-  return html`<p>The secret with which each request is signed. It is shown this once; the receiver needs it whole, its
+  return html`<p>The secret with which each request is signed. It is shown only once; the receiver needs it whole, its
       beginning <code>whsec_</code> included.</p>${secret(made.secret)}`;
 }
 

@@ -145,7 +145,7 @@ async def test_a_wordpress_is_made_and_opened_by_a_link_that_logs_in(panel: Pane
         browser.follow("Staging")
         browser.press("Create copy")
         browser.press("Create")
-        browser.shows("It is shown this once")
+        browser.shows("It is shown only once")
         browser.press("Done")
         browser.shows("What a push replaces")
         expect(browser.row("wp_options")).to_contain_text("replaced")

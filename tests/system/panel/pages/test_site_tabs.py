@@ -79,7 +79,7 @@ async def test_paths_are_denied_and_ask_for_passwords_that_are_shown_once(panel:
         browser.fill("Path", "/members")
         browser.fill("Login", "bob")
         browser.press("Protect")
-        browser.shows("It is shown this once")
+        browser.shows("It is shown only once")
         browser.press("Done")
         browser.row("/members").get_by_role("button", name="Set login").click()
         browser.fill("Login", "eve")

@@ -145,7 +145,7 @@ async function form(me: Me): Promise<void> {
       go(`/machines/${created.vm.id}`);
       if (iso) return installing(created.vm);
       return created.password
-        ? html`<p>The password of ${created.vm.name}. It is shown this once.</p>${secret(created.password)}`
+        ? html`<p>The password of ${created.vm.name}. It is shown only once.</p>${secret(created.password)}`
         : undefined;
     },
   });

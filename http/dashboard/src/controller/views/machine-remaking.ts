@@ -128,7 +128,7 @@ async function reinstall(machine: Machine): Promise<void> {
         ...(chosen ? { set_password: chosen } : values["password"] === "on" ? { password: true } : {}),
       });
       if (iso) return installing(machine);
-      return password ? html`<p>The password of ${user} in the new system. It is shown this once.</p>${secret(password)}` : undefined;
+      return password ? html`<p>The password of ${user} in the new system. It is shown only once.</p>${secret(password)}` : undefined;
     },
   });
 }

@@ -47,7 +47,7 @@ function start(machine: Machine): void {
         ssh_keys: keys.filter(Boolean),
         idempotency_key: key,
       });
-      return password ? html`<p>The password of ${user} in the rescue system. It is shown this once.</p>${secret(password)}` : undefined;
+      return password ? html`<p>The password of ${user} in the rescue system. It is shown only once.</p>${secret(password)}` : undefined;
     },
   });
 }

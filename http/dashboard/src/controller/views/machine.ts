@@ -131,7 +131,7 @@ function resetPassword(machine: Machine): void {
         values["password"] ? { password: values["password"] } : {},
       );
       return answer.password
-        ? html`<p>The new password of ${answer.user}. It is shown this once.</p>${secret(answer.password)}`
+        ? html`<p>The new password of ${answer.user}. It is shown only once.</p>${secret(answer.password)}`
         : undefined;
     },
   });

@@ -59,7 +59,7 @@ async function addNode(): Promise<void> {
     action: "Create token",
     submit: async (values) => {
       const made = await api.post<NodeBootstrap>("/nodes/bootstrap", values);
-      return html`<p>Run this on ${made.name}, as root. The token in it is shown this once, and works once.</p>${secret(made.command)}`;
+      return html`<p>Run this on ${made.name}, as root. The token in it is shown only once, and works once.</p>${secret(made.command)}`;
     },
   });
 }

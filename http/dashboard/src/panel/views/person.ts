@@ -150,7 +150,7 @@ function makeToken(id: string, email: string, tokens: Resource<Page<Token>>): vo
     },
     done: async (made) => {
       await tokens.load();
-      return html`<p>The token. It is shown this once.</p>${secret(made.token)}`;
+      return html`<p>The token. It is shown only once.</p>${secret(made.token)}`;
     },
   });
 }

@@ -137,7 +137,7 @@ function makeKey(rotate: boolean, reload: () => void): void {
     known: { rotate },
     done: (made) => {
       reload();
-      return html`<p>Keep it away from this server. It is shown this once; without it nothing of a lost server can be read.</p>${secret(made.recovery_key)}`;
+      return html`<p>Keep it away from this server. It is shown only once; without it nothing of a lost server can be read.</p>${secret(made.recovery_key)}`;
     },
   });
 }

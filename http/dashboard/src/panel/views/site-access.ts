@@ -122,5 +122,5 @@ function shownOnce(account: AccessAccountCreated): TemplateResult | undefined {
     ["Login", html`<span class="mono">${account.login}</span>`],
     ["Connects by", html`<span class="mono">${connection(account)}</span>`],
     ["Kind", badge(account.kind)],
-  ])}<p>The password. It is shown this once.</p>${secret(account.password)}`;
+  ])}<p>The password. It is shown only once.</p>${secret(account.password)}`;
 }

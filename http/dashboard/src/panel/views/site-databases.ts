@@ -98,7 +98,7 @@ function create(site: Site): void {
   });
 }
 
-/** What a program needs to connect; the password is shown this once. */
+/** What a program needs to connect; the password is shown only once. */
 function shownOnce({ user, password }: DatabaseSecret, database?: Database): Fragment {
   return html`${facts([
     ...(database
@@ -108,7 +108,7 @@ function shownOnce({ user, password }: DatabaseSecret, database?: Database): Fra
         ]
       : []),
     ["User", html`<span class="mono">${user.name}</span>`],
-  ])}<p>The password. It is shown this once.</p>${secret(password)}`;
+  ])}<p>The password. It is shown only once.</p>${secret(password)}`;
 }
 
 function exportDatabase(database: Database): void {

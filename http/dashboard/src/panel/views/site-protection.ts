@@ -107,7 +107,7 @@ function shownOnce({ path, password }: ProtectedPathOpened, login: string): Temp
   return html`${facts([
     ["Path", html`<span class="mono">${path}</span>`],
     ["Login", html`<span class="mono">${login}</span>`],
-  ])}<p>The password. It is shown this once.</p>${secret(password)}`;
+  ])}<p>The password. It is shown only once.</p>${secret(password)}`;
 }
 
 function deniedPaths(site: Site, { may }: Viewer): SitePart {

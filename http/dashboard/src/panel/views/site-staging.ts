@@ -95,7 +95,7 @@ function create(site: Site): void {
     action: "Create",
     known: { id: site.id },
     wishes: { name: { label: "Name", hint: "The copy is NAME and the domain of the site" } },
-    done: (made) => html`<p>${made.domain} asks for ${made.login} and this password. It is shown this once.</p>${secret(made.password)}
+    done: (made) => html`<p>${made.domain} asks for ${made.login} and this password. It is shown only once.</p>${secret(made.password)}
       <p><a href="#/jobs/${made.id}">The job that makes it</a></p>`,
   });
 }
@@ -107,7 +107,7 @@ function newPassword(site: Site): void {
     action: "Reset",
     known: { id: site.id },
     fields: [],
-    done: ({ login, password }) => html`<p>The password of ${login}. It is shown this once.</p>${secret(password)}`,
+    done: ({ login, password }) => html`<p>The password of ${login}. It is shown only once.</p>${secret(password)}`,
   });
 }
 

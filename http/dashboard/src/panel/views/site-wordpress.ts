@@ -84,7 +84,7 @@ function newPassword(site: Site): void {
     action: "Reset",
     known: { id: site.id },
     wishes: { login: { label: "Of", hint: "The first administrator, if left empty" } },
-    done: ({ login, password }) => html`<p>The password of ${login}. It is shown this once.</p>${secret(password)}`,
+    done: ({ login, password }) => html`<p>The password of ${login}. It is shown only once.</p>${secret(password)}`,
   });
 }
 
