@@ -65,7 +65,7 @@ class AlertWebhookRequest(EndpointRequest):
 
 
 class AlertWebhookUpdateRequest(UpdateRequest):
-    """What is left out stays as it is."""
+    """Fields left out stay as they are."""
 
     least: Severity | None = None
     enabled: bool | None = None

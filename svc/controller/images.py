@@ -171,7 +171,8 @@ def _wrong(field: str, problem: str) -> PydanticCustomError:
 
 
 class ImageUpdateRequest(Request):
-    """What is left out stays. `firmware` and `tpm` are of custom images, and of machines that are made from now on."""
+    """Fields left out stay as they are. `firmware` and `tpm` are of custom images, and of machines that are made from
+    now on."""
 
     id: UUID
     enabled: bool | None = None

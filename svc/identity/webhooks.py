@@ -91,7 +91,7 @@ class CreateRequest(Request):
 
 
 class UpdateRequest(EndpointRequest):
-    """What is left out stays as it is."""
+    """Fields left out stay as they are."""
 
     url: Url | None = None
 

@@ -24,14 +24,14 @@ operations = Operations[Panel]()
 
 
 class SiteFinding(Model):
-    """`repair`: the repair that fixes it; null where a person has to."""
+    """`repair`: the repair that fixes it; null if only a person can."""
 
     evidence: str
     repair: Repair | None
 
 
 class SiteCheck(Model):
-    """One part of a site. `unknown`: it could not be looked at, or not in time, and its finding says why."""
+    """The check of one part of a site. `unknown`: the check failed or timed out; its finding says why."""
 
     name: Repair
     state: CheckState
@@ -47,7 +47,7 @@ class SiteCheck(Model):
 
 
 class SiteDiagnosis(Model):
-    """`healthy`: every part of the site is."""
+    """`healthy`: the state of every check is healthy."""
 
     site_id: UUID
     healthy: bool
@@ -55,11 +55,11 @@ class SiteDiagnosis(Model):
 
 
 class SiteDiagnoseRequest(SiteRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class SiteRepairRequest(SiteChangeRequest):
-    """Which of the six."""
+    """Repairs one part of a site."""
 
     repair: Annotated[Repair, Field(description="The part to repair.")]
 

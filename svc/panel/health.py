@@ -23,8 +23,8 @@ class HealthRequest(Request):
 
 
 class HealthCheck(Model):
-    """`status` is what was seen several times in a row, and `since` when it became that; `message` and `value` are
-    what was seen last, at `checked_at`."""
+    """`status` is the result of several checks in a row, since `since`; `message` and `value` are those of the last
+    one, at `checked_at`."""
 
     name: CheckName
     status: HealthStatus
@@ -35,7 +35,7 @@ class HealthCheck(Model):
 
 
 class HealthEvent(Model):
-    """A check's status became another."""
+    """A change of a check's status."""
 
     at: datetime
     check: CheckName
@@ -45,8 +45,8 @@ class HealthEvent(Model):
 
 
 class Health(Model):
-    """`status` is the worst of the checks; `unknown` until they were looked at for the first time, a minute after the
-    panel was installed. `events` null: they were not asked for. The newest first."""
+    """`status` is the worst of the checks; `unknown` until the first round of checks, a minute after the installation.
+    `events`: the newest first; null if not requested."""
 
     status: HealthStatus
     checks: list[HealthCheck]

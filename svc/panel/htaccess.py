@@ -17,8 +17,9 @@ operations = Operations[Panel]()
 
 
 class HtaccessLine(Model):
-    """`translated`: the panel is configured to do the same. `same`: nginx does so by itself. `harmless`: visitors get
-    the same pages without it. `blocks`: without it other content would be served, or content to the wrong people."""
+    """The verdict `translated`: the panel is configured to do the same. `same`: nginx does this by itself. `harmless`:
+    visitors get the same pages without it. `blocks`: without it visitors would get other content, or content that they
+    may not see."""
 
     line: int
     text: str

@@ -39,8 +39,8 @@ LicenseFile = Annotated[
 
 
 class LicenseView(Model):
-    """`problem`: why a licence that is installed does not count. What the licence says is null where there is none that
-    is verified; `expires_at` also where it never ends."""
+    """`problem`: why the installed licence is not valid. The fields of the licence are null if there is no verified
+    one; `expires_at` is also null for one that never expires."""
 
     state: LicenseState
     problem: str | None
@@ -53,8 +53,8 @@ class LicenseView(Model):
 
 
 class Licensing(Model):
-    """`limits` are those of the edition: there are none. `can_install`: the configuration names the key that licences
-    are verified with."""
+    """`limits` of the edition: always empty in the beta. `can_install`: the configuration has a key to verify licences
+    with."""
 
     edition: Literal["beta"]
     install_id: UUID

@@ -19,8 +19,8 @@ LogCursor = Annotated[str, Field(max_length=50), Shape(CURSOR_PATTERN, "a cursor
 
 
 class LogLines(Model):
-    """`cursor` is what to ask `after` next. `more`: there is more to read at once. `gap`: lines behind the cursor that
-    was given are gone, as logs are kept for a time."""
+    """Send `cursor` as `after` of the next request. `more`: further lines can be read at once. `gap`: lines after the
+    given cursor are lost, since logs are kept for a limited time."""
 
     lines: list[str]
     cursor: str | None

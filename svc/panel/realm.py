@@ -14,7 +14,7 @@ from svc_common.errors import ErrorCode, ServiceError
 
 
 class PanelErrorBody(Model):
-    """`hint` is guidance for the caller; empty where there is none."""
+    """`hint` says what to do about it; empty if there is nothing to say."""
 
     code: Literal["invalid", "unauthenticated", "forbidden", "not_found", "conflict", "rate_limited", "unavailable"]
     message: str
@@ -28,7 +28,7 @@ class PanelErrorEnvelope(Model):
 
 
 class Done(Model):
-    """It is done, and there is nothing to say of it: every answer of the panel is JSON."""
+    """The answer of operations that return nothing: an empty object, since every answer of the panel is JSON."""
 
 
 class PanelFailures(Failures):

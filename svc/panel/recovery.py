@@ -50,14 +50,15 @@ _SERVER = Target("server", None, "recovery")
 
 
 class RecoveryKeyState(Model):
-    """`fingerprint` tells one key from another; the key itself is shown once, when it is made."""
+    """`fingerprint` distinguishes keys; the key itself is shown only once, at its creation."""
 
     fingerprint: str
     created_at: datetime
 
 
 class TargetManifest(Model):
-    """`written_at` null: there is none. `error`: why the last try wrote none. `overdue`: it is older than a day."""
+    """`written_at` null: no manifest was written there. `error`: why the last attempt to write it failed. `overdue`: it
+    is older than a day."""
 
     target_id: UUID
     target: str
@@ -69,7 +70,7 @@ class TargetManifest(Model):
 
 
 class RecoveredSite(Model):
-    """`backup_at`: what it is as of; null of a site that was never backed up, and while it has not come back."""
+    """`backup_at`: the time of the restored backup; null if the site was never backed up, or is not restored yet."""
 
     site_id: UUID
     domain: str
@@ -79,8 +80,8 @@ class RecoveredSite(Model):
 
 
 class RecoveredFrom(Model):
-    """The server that this one has become. `notes`: what is otherwise than it was. `job_id`: what brings the sites
-    back, or did last."""
+    """The server that this one has become. `notes`: what differs from it. `job_id`: the job that restores the sites, or
+    the last one that did."""
 
     hostname: str
     taken_at: datetime
@@ -92,7 +93,8 @@ class RecoveredFrom(Model):
 
 class Recovery(Model):
     """`key` null: there is none, and no manifest is written. `recovered` null: this server was not recovered from
-    another. `holds`: what of this server a recovery would replace; a server with sites cannot become another."""
+    another. `holds`: people and settings of this server that a recovery would replace; a server with sites cannot
+    become another."""
 
     key: RecoveryKeyState | None
     manifests: list[TargetManifest]
@@ -142,8 +144,8 @@ class FoundServer(Model):
 
 
 class SiteFound(Model):
-    """`backups`: how many the target holds, null where that was not found out; `problem`: why it would not come back as
-    of `backup_at`, null where nothing is in the way."""
+    """`backups`: how many the target holds, null if that is unknown; `problem`: why the site could not be restored as
+    of `backup_at`, null if it could."""
 
     domain: str
     type: str
@@ -162,7 +164,8 @@ class OpenedManifest(Model):
 
 
 class Discovered(Model):
-    """`opened` null: no recovery key was given. `holds`: what of this server a recovery would replace."""
+    """`opened` null: no recovery key was given. `holds`: people and settings of this server that a recovery would
+    replace."""
 
     servers: list[FoundServer]
     opened: OpenedManifest | None

@@ -32,7 +32,7 @@ class RunningRelease(Model):
 
 
 class OfferedRelease(Model):
-    """`problem`: why it cannot take the place of what runs."""
+    """`problem`: why it cannot be installed over the running release."""
 
     version: str
     made_at: datetime
@@ -41,7 +41,7 @@ class OfferedRelease(Model):
 
 
 class ReleaseTrial(Model):
-    """`reason`: why it was refused, or given up. `silent_sites` answered before it but not after."""
+    """`reason`: why the release was refused, or undone. `silent_sites` answered before it but not after."""
 
     job_id: int
     version: str
@@ -54,8 +54,8 @@ class ReleaseTrial(Model):
 
 class PanelReleases(Model):
     """`running` null: the panel was not installed by its package, and its releases cannot be switched. `source`: where
-    newer ones are looked for. `offered` null: none that is newer was found at `looked_at`; `look_error`: why the last
-    look failed. `job_id` is of the job that is queued, runs, or whose release is on trial."""
+    newer releases are searched. `offered` null: the check at `looked_at` found no newer one; `look_error`: why the last
+    check failed. `job_id`: the job that is queued or running, or whose release is on trial."""
 
     running: RunningRelease | None
     source: str | None

@@ -22,9 +22,9 @@ operations = Operations[Panel]()
 
 class ServerLogSource(StrEnum):
     WEB_SERVER = "web_server"
-    """What nginx could not do, all sites together; a site's own errors are in its log."""
+    """Errors of nginx itself, for all sites together; errors of a single site are in the site's log."""
     WEB_SERVER_OUTPUT = "web_server_output"
-    """What nginx said while it started, and of a configuration that it refused."""
+    """The output of nginx at its start, and about configurations that it refused."""
     NAME_SERVER = "name_server"
     KEEPER = "keeper"
     """Which programs were started, ended and started again."""
@@ -35,7 +35,7 @@ class ServerLogLines(LogLines):
 
 
 class ServerLogReadRequest(Request):
-    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+    """`after` is the cursor of an earlier answer; without it, the last lines are returned."""
 
     source: ServerLogSource = ServerLogSource.WEB_SERVER
     q: Containing | None = None

@@ -64,7 +64,7 @@ class SftpKey(Model):
 
 
 class SftpAccount(Model):
-    """`kind` shell: commands may be run, and `folder` is empty. `login` is what to sign in as, at `port` of this
+    """`kind` shell: the account may run commands, and `folder` is empty. `login` is the user name, for `port` of this
     server. While the site is suspended, nobody can sign in with the account."""
 
     id: UUID
@@ -80,13 +80,13 @@ class SftpAccount(Model):
 
 
 class SftpAccountCreated(SftpAccount):
-    """`password` is one that was made up; it is shown only once."""
+    """`password` is the generated one, if one was generated; it is shown only once."""
 
     password: str | None = None
 
 
 class SftpHostKey(Model):
-    """A client compares it at the first connection."""
+    """A host key of the SFTP server, to compare at the first connection of a client."""
 
     type: str
     fingerprint: str
@@ -99,8 +99,8 @@ class SftpHostKeys(Model):
 
 
 class SftpCreateRequest(SiteChangeRequest):
-    """Without a password and without keys a password is generated. `kind` shell where the site may have one
-    (`site.get` says so): it starts in the site's home, and has no folder."""
+    """Without a password and without keys a password is generated. `kind` shell is allowed if `shell` of the site is
+    true (`site.get`); a shell starts in the site's home and takes no folder."""
 
     name: LoginName
     kind: AccessKind = AccessKind.SFTP
@@ -110,8 +110,8 @@ class SftpCreateRequest(SiteChangeRequest):
 
 
 class SftpUpdateRequest(SiteChangeRequest):
-    """What is left out stays. Sessions that are open are ended. `new_password`: a password is generated, and shown
-    once. If the password is null, the account has none, and only keys can be used."""
+    """Fields left out stay as they are. Open sessions are ended. `new_password`: generate a password and show it once.
+    If the password is null, the account has none, and only keys can be used."""
 
     account_id: UUID
     password: Annotated[LoginPassword | None, Field(repr=False)] = None

@@ -76,8 +76,9 @@ Table = Annotated[
 
 
 class Staging(Model):
-    """`status` none: there is no copy, and nothing else is said. `reason`: why it has failed, or why the last push was
-    undone. `login` is the user of its password. `mail`: the folder of the copy's site with what it would have sent."""
+    """`status` none: there is no copy, and all other fields are null. `reason`: why it has failed, or why the last push
+    was undone. `login` is the user name that belongs to its password. `mail`: the folder in the copy's site with the
+    mails that it would have sent."""
 
     site_id: UUID
     status: StagingStatus
@@ -93,7 +94,7 @@ class Staging(Model):
 
 
 class StagingCreated(JobModel):
-    """The job, and what opens the copy. `password` is shown only once."""
+    """The job, and the credentials with which visitors open the copy. `password` is shown only once."""
 
     domain: str
     login: str
@@ -108,8 +109,8 @@ class StagingPassword(Model):
 
 
 class StagingPart(Model):
-    """`pushed`: unless something else is asked for. `allowed`: it may be asked for. `drifted`: it was changed on the
-    live site since the copy was made. `why`: why it is not pushed, or cannot be."""
+    """`pushed`: a push that names no parts includes it. `allowed`: a push may name it. `drifted`: it was changed on the
+    live site since the copy was made. `why`: why it is not pushed by default, or cannot be."""
 
     name: str
     pushed: bool
@@ -119,8 +120,8 @@ class StagingPart(Model):
 
 
 class StagingPreview(Model):
-    """What a push of everything that is usually pushed would replace. `drift` names which of that was changed on the
-    live site since the copy was made: a push is refused unless its order accepts these changes."""
+    """What a push that names no parts would replace. `drift` names the parts of these that were changed on the live
+    site since the copy was made: the push is refused unless `accept_drift` is set."""
 
     site_id: UUID
     files: list[StagingPart]
@@ -130,11 +131,11 @@ class StagingPreview(Model):
 
 
 class StagingShowRequest(SiteRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class StagingPreviewRequest(SiteRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class StagingCreateRequest(SiteChangeRequest):
@@ -142,15 +143,15 @@ class StagingCreateRequest(SiteChangeRequest):
 
 
 class StagingRefreshRequest(SiteChangeRequest):
-    """All of the copy becomes what the site is now; what was done in it is lost."""
+    """The copy is replaced by the current site; changes made in it are lost."""
 
 
 class StagingPasswordRequest(SiteChangeRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class StagingDeleteRequest(SiteChangeRequest):
-    """What was done in it is lost."""
+    """Changes made in the copy are lost."""
 
 
 class StagingPushRequest(SiteChangeRequest):

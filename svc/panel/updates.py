@@ -37,7 +37,7 @@ class AvailableUpdate(Model):
 
 
 class LastUpdates(Model):
-    """The job that installed something last. `silent_sites` answered before it and did not after."""
+    """The last job that installed something. `silent_sites` answered before it, but not after."""
 
     job_id: int
     packages: list[AvailableUpdate]
@@ -45,9 +45,9 @@ class LastUpdates(Model):
 
 
 class Updates(Model):
-    """`looked_at` null: the package lists were not fetched by the panel yet. `look_error`: why the last try did not.
-    `updates` are what those lists offer; null where updates are off, or dpkg and apt do not say (`problem`). `held` are
-    managed packages that stay as they are. `job_id` is of the job that is queued or runs."""
+    """`looked_at` null: the panel has not fetched the package lists yet. `look_error`: why the last attempt failed.
+    `updates`: those that the lists offer; null if updates are off, or if dpkg or apt failed (`problem`). `held`:
+    managed packages that are not updated. `job_id`: the job that is queued or running."""
 
     mode: UpdateMode
     looked_at: datetime | None

@@ -27,8 +27,9 @@ from svc_actors.webhooks.endpoints import EndpointSecret
 
 
 class WebhookEndpoint(Model):
-    """`events` are the names subscribed to, all thirteen for `*`; `every_event` tells the two apart. `waiting`:
-    deliveries that are pending or retrying. `delivered_at`: when the receiver last took one of those that are kept."""
+    """`events`: the subscribed names, all thirteen for `*`; `every_event` is true only for `*`, which includes events
+    of later releases. `waiting`: deliveries that are pending or retrying. `delivered_at`: the last successful delivery
+    among those that are still in the log."""
 
     id: UUID
     url: str
@@ -83,14 +84,14 @@ class WebhookRequest(EndpointRequest):
 
 
 class WebhookUpdateRequest(UpdateRequest):
-    """What is left out stays as it is."""
+    """Fields left out stay as they are."""
 
     events: Subscription | None = None
     enabled: bool | None = None
 
 
 class WebhookTestRequest(EndpointRequest):
-    """`event`: left out, update.installed where it is subscribed to, else the first of the subscription."""
+    """`event`: by default update.installed if it is subscribed to, else the first event of the subscription."""
 
     event: WebhookEvent | None = None
 
@@ -158,8 +159,8 @@ class PanelWebhooks(Webhooks[WebhookCreateRequest, WebhookUpdateRequest, Webhook
 
 
 def _tested_with(events: list[str]) -> WebhookEvent:
-    """The event that does the least harm at a receiver that ignores `test`: it creates, suspends or deletes nothing of
-    a customer's."""
+    """The event that does the least harm if the receiver ignores `test`: update.installed concerns no customer, so
+    nothing is created, suspended or deleted."""
     if WebhookEvent.UPDATE_INSTALLED in events or events == [EVERY_EVENT]:
         return WebhookEvent.UPDATE_INSTALLED
     return WebhookEvent(events[0])

@@ -76,8 +76,8 @@ class WordPressTheme(Model):
 
 
 class WordPressView(Model):
-    """What the WordPress says of itself. `update`: the newer version of WordPress that it knows of. `debug`: it shows
-    or logs its errors (WP_DEBUG). `admin_login`: its first administrator."""
+    """What this WordPress reports. `update`: the newer version of WordPress that it knows of. `debug`: it shows or logs
+    its errors (WP_DEBUG). `admin_login`: its first administrator."""
 
     site_id: UUID
     url: str
@@ -94,7 +94,7 @@ class WordPressView(Model):
 
 
 class WordPressLoginLink(Model):
-    """Logs one visitor in, once."""
+    """A link that logs one visitor in, once."""
 
     url: str
     login: str
@@ -118,7 +118,7 @@ class WordPressPluginState(Model):
 
 
 class WordPressGetRequest(SiteRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class WordPressLoginRequest(SiteChangeRequest):
@@ -138,7 +138,7 @@ class PluginDeactivateRequest(SiteChangeRequest):
 
 
 class WordPressMaintenanceRequest(SiteChangeRequest):
-    """`maintenance` true: visitors get a page that says so."""
+    """`maintenance` true: visitors get the maintenance page."""
 
     maintenance: bool
 

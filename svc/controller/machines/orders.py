@@ -31,8 +31,8 @@ operations = Operations[Controller]()
 
 
 class VMUpdateRequest(Request):
-    """What is left out stays. Sizes are for staff and administrators, and change while the machine is stopped.
-    `restart_policy` applies from the next time that the machine goes off. `labels` replace all earlier labels.
+    """Fields left out stay as they are. Sizes are for staff and administrators, and change while the machine is
+    stopped. `restart_policy` applies from the next time that the machine goes off. `labels` replace all earlier labels.
     `protected`: the machine can be neither deleted nor reinstalled until the protection is removed."""
 
     id: UUID

@@ -112,7 +112,7 @@ class PlanCreateRequest(Request):
 
 
 class PlanUpdateRequest(Request):
-    """What is left out stays. Machines that have the plan keep the sizes they were made with."""
+    """Fields left out stay as they are. Machines that have the plan keep the sizes they were made with."""
 
     id: UUID
     name: Name | None = None

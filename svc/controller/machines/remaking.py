@@ -52,7 +52,7 @@ Reboot = Annotated[
 
 
 class SizeFields(Request):
-    """What is left out stays. The disk only grows."""
+    """Fields left out stay as they are. The disk only grows."""
 
     vcpus: Vcpus | None = None
     memory_mib: MemoryMib | None = None

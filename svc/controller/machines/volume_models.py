@@ -128,8 +128,8 @@ class VolumeCreateRequest(Request):
 
 
 class VolumeUpdateRequest(Request):
-    """What is left out stays. `labels` replace all earlier labels. `project_id` gives the volume to another project;
-    only administrators may do that."""
+    """Fields left out stay as they are. `labels` replace all earlier labels. `project_id` gives the volume to another
+    project; only administrators may do that."""
 
     id: UUID
     name: VolumeName | None = None

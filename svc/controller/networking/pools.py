@@ -52,9 +52,9 @@ class PoolListRequest(PageRequest):
 
 
 class PoolUpdateRequest(Request):
-    """What is left out stays. `null` for gateway, range or guest prefix is what a new pool would have, and for `vlan`
-    none; `node_ids` empty is every node of the location. CIDR, family and prefix_len never change: another CIDR is
-    another pool."""
+    """Fields left out stay as they are. `null` for gateway, range or guest prefix is what a new pool would have, and
+    for `vlan` none; `node_ids` empty is every node of the location. CIDR, family and prefix_len never change: another
+    CIDR is another pool."""
 
     id: UUID
     name: Name | None = None

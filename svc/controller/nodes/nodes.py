@@ -73,7 +73,7 @@ class NodeRequest(Request):
 
 
 class OvercommitChange(Model):
-    """What is left out stays."""
+    """Fields left out stay as they are."""
 
     cpu: OvercommitFactor | None = None
     memory: OvercommitFactor | None = None
@@ -81,7 +81,7 @@ class OvercommitChange(Model):
 
 
 class NodeUpdateRequest(Request):
-    """What is left out stays. `mode` goes from observe to managed only."""
+    """Fields left out stay as they are. `mode` goes from observe to managed only."""
 
     id: UUID
     name: NodeName | None = None

@@ -1,5 +1,4 @@
-"""What the panel's administrators do for people besides identity's operations: whole accounts, and tokens in their
-name."""
+"""Administrators' operations on people that only the panel has: what a person owns, and tokens in their name."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class UserTokenRequest(Request):
 
 
 class PersonDetail(Person):
-    """A person with what they have here."""
+    """A person with the number of their sites, tokens and sessions, and when a session was last used."""
 
     site_count: int
     token_count: int

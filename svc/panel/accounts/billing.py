@@ -1,8 +1,8 @@
 """A billing system's orders: accounts created, suspended, reactivated, moved to another plan, terminated.
 
 Every order takes an idempotency key, by the rules of `svc.registry.idempotency`, and is idempotent without one too: a
-suspended account can be suspended again, perhaps with another reason. The decision of an order is one transaction; the
-server follows it, and keeps trying if it could not at once.
+suspended account can be suspended again, perhaps with another reason. An order is decided in one transaction. The
+server's programs are changed afterwards, and retried until that succeeds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.panel.accounts.bil
 T = TypeVar("T")
 
 TERMINATION: Final = "account.terminate"
-"""The job that ends an account."""
+"""The kind of the job that terminates an account."""
 
 IdempotencyKey = Annotated[
     str,
@@ -84,8 +84,8 @@ class AccountOrderRequest(AccountRequest):
 
 class AccountCreateRequest(SiteFields):
     """A customer with a plan. `invite`: they are mailed a link to choose a password. `domain`: their first site, of the
-    type `type` and with the fields that `site.create` takes for it. A WordPress is made by a job, and `creating` when
-    the answer comes."""
+    type `type` and with the fields that `site.create` takes for it. A WordPress site is created by a job; its status is
+    `creating` in the answer."""
 
     email: Email
     name: Name
@@ -100,7 +100,7 @@ class AccountCreateRequest(SiteFields):
 
 
 class AccountCreated(Account):
-    """`site` is the first one, where one was asked for; `active` once it is served."""
+    """`site` is the first site, if one was requested. It is `active` once it is served."""
 
     site: Site | None = None
 
@@ -112,7 +112,7 @@ class AccountSuspendRequest(AccountOrderRequest):
 
 
 class AccountUnsuspendRequest(AccountOrderRequest):
-    """What was suspended with the account comes back; what had been suspended by itself does not."""
+    """Sites that were suspended with the account are unsuspended; those that were suspended before stay suspended."""
 
 
 class AccountPlanRequest(AccountOrderRequest):
@@ -223,7 +223,8 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
 
 
 async def _customer(tx: Transaction, request: AccountCreateRequest, password_hash: str | None) -> UUID:
-    """A new person, or a member of other accounts who gets one of their own. Raises `conflict` for anybody else."""
+    """Add a new person, or turn a member of other people's accounts into a customer; returns the id. Raises `conflict`
+    for anybody else."""
     values = {"name": request.name, "phone": request.phone, "company": request.company}
     member = await tx.fetchrow(
         "SELECT id, password_hash FROM users WHERE email = $1 AND role = $2 FOR UPDATE", request.email, Role.MEMBER

@@ -1,8 +1,8 @@
 """DELETE /users/{id}: the account is suspended at once and removed by a job; an account that owns something is refused.
 A deletion that a restart interrupted continues as a new job; one that fails restores the account.
 
-Invariant: deleting an account destroys nothing that it owns. The administrator has deleted those things before, or
-given them to somebody else, and knows what they were.
+Invariant: deleting an account destroys nothing that it owns. Sites and zones must be deleted or given to somebody else
+before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def delete(context: Context[Panel], request: PersonRequest) -> JobModel:
 
 
 class AccountDeletion:
-    """The work of the job. Repeated, it finds no such person and succeeds."""
+    """The work of the job. It can be repeated: if the person is gone already, it succeeds."""
 
     def __init__(self, database: Database, remove_backups: Callable[[UUID], Awaitable[None]]) -> None:
         self._database = database

@@ -1,8 +1,8 @@
 """What a member of a customer's account may do: the one table of roles.
 
 A role names operations as scopes do, by prefixes of their names that end at a dot. An operation that no role names is
-the customer's alone: a new operation is closed to members until it is added here. The customer has no role: the owner
-of a site may do everything with it.
+for the customer only, so a new operation is closed to members until it is added here. The customer needs no role: the
+owner of a site may use every operation on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class MemberRole(StrEnum):
 
 @dataclass(frozen=True)
 class Rights:
-    """`sees`: operations that change nothing and reveal no secret. `may`: all operations."""
+    """Prefixes of operations. Of those in `sees`, the role may use operations that change nothing and reveal no secret;
+    of those in `may`, all."""
 
     sees: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -39,8 +40,8 @@ class Rights:
 
 
 LISTS_OF_A_SITE: Final = ("denied_path", "protected_path", "redirect")
-"""What the web server does with paths of a site: in the scope `sites`, seen by every role with sites, changed by
-managers."""
+"""Rules of the web server for paths of a site. They are in the scope `sites`; every role with sites sees them, and
+managers change them."""
 _SITES: Final = (
     *LISTS_OF_A_SITE,
     "app",

@@ -41,8 +41,8 @@ class MemberStatus(StrEnum):
 
 
 class Member(Model):
-    """`site_id` and `domain` are of the one site that it is for; null for the whole account. `name` is null until they
-    have accepted."""
+    """`site_id` and `domain` name the only site of the membership; null for the whole account. `name` is null until
+    they have accepted."""
 
     id: UUID
     account_id: UUID
@@ -59,7 +59,7 @@ class Member(Model):
 
 
 class Membership(Model):
-    """What the caller is a member of. While the account is `suspended` it opens nothing."""
+    """A membership of the caller. While the account is `suspended`, it gives access to nothing."""
 
     id: UUID
     account_id: UUID
@@ -74,14 +74,15 @@ class Membership(Model):
 
 
 class MemberListRequest(PageRequest):
-    """`account`: of this one alone, for administrators. `site`: those who may work in it, by the whole account too."""
+    """`account`: only members of this account, for administrators. `site`: everybody who may work in this site, members
+    of the whole account included."""
 
     account: UUID | None = None
     site: UUID | None = None
 
 
 class MemberInviteRequest(Request):
-    """For all sites of the caller's account, or for one. `account_id`: whose, by default the caller's own."""
+    """Invites to all sites of an account, or to one site. `account_id`: by default the caller's own account."""
 
     email: Email
     role: MemberRole

@@ -23,8 +23,8 @@ class AccountStatus(StrEnum):
 
 
 class AccountUse(Model):
-    """Usage of what the plan limits. `disk_mib` is what files, databases and exports took when they were
-    counted last, and `traffic_mib` what visitors were sent this month (UTC), up to some minutes ago."""
+    """Usage of what the plan limits. `disk_mib`: files, databases and exports at the last count. `traffic_mib`: sent to
+    visitors this month (UTC), up to some minutes ago."""
 
     sites: int
     databases: int
@@ -33,7 +33,7 @@ class AccountUse(Model):
 
 
 class Account(Model):
-    """`id` is the customer's. `over` names what there is more of than the plan allows."""
+    """`id` is the customer's. `over` names the limits of the plan that the customer exceeds."""
 
     id: UUID
     email: str

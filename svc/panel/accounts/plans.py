@@ -1,7 +1,7 @@
 """Plans: what a provider sells. They hold the limits of a whole account, and the initial settings of its sites.
 
-A changed plan applies at once to everybody who has it. Nothing is deleted because an account is over its limits: what
-is over them stays and is reported, and nothing more can be added.
+A changed plan applies at once to everybody who has it. If an account exceeds its limits, nothing is deleted: the excess
+is reported, and nothing can be added.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ DefaultBackupsOfPlan = Annotated[
 
 
 class PlanAllowances(Model):
-    """None: as much as there is. `cpu_percent`, `memory_mib` and `processes` are of each site. `shell`: its sites may
-    have access accounts with a shell."""
+    """None is no limit. `cpu_percent`, `memory_mib` and `processes` are of each site. `shell`: its sites may have
+    access accounts with a shell."""
 
     sites: MostSites | None = None
     databases: MostDatabases | None = None
@@ -83,14 +83,14 @@ class PlanRequest(Request):
 
 
 class PlanCreateRequest(PlanAllowances, Request):
-    """What is left out is not bounded."""
+    """A limit that is left out is none."""
 
     name: PlanName
     default_backups: DefaultBackupsOfPlan = None
 
 
 class PlanUpdateRequest(PlanAllowances, Request):
-    """What is left out stays; null is without a bound."""
+    """Fields left out stay as they are; null removes a limit."""
 
     id: UUID
     name: PlanName | None = None

@@ -1,8 +1,8 @@
 """Single sign-on: a link that signs a browser in as a customer, for a billing system that has authenticated them.
 
 Invariants: a link works once, for some minutes, and only for a customer or a member who is not suspended; its creator
-is recorded with the session that it starts; only its SHA-256 is stored. A creator of links may also set the customer's
-password, so no second factor is asked for: the billing system vouches.
+is recorded with the session that it starts; only its SHA-256 is stored. No second factor is required: a caller who may
+create links may also set the customer's password, and the billing system has authenticated the customer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LET_IN: Final = frozenset({Role.CUSTOMER, Role.MEMBER})
 
 
 class SignInLinkRequest(AccountRequest):
-    """Whom the link signs in: the customer, or a `member` of the account, by the id that `member.list` gives."""
+    """The link signs in the customer, or a `member` of the account, whose id `member.list` shows."""
 
     member: UUID | None = None
 

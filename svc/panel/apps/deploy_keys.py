@@ -31,8 +31,8 @@ operations = Operations[Panel]()
 
 
 class DeployKeyModel(Model):
-    """For all repositories of one host. `public_key` is to be given to that host, as a key that may read. `host_key` is
-    the fingerprint of the host's own key: no other one is talked to."""
+    """The key for all repositories of one host. Register `public_key` there as a read-only key. `host_key` is the
+    fingerprint of the host's own key; a host with another key is refused."""
 
     id: UUID
     host: str
@@ -54,8 +54,9 @@ class DeployKeyModel(Model):
 
 
 class DeployKeyRequest(SiteChangeRequest):
-    """`host_key` is the fingerprint of one of the keys that an answer without it has shown, compared with what the
-    host publishes. Where the site has a key for that host it stays, and the host's own key is the new one."""
+    """`host_key` is one of the fingerprints that the answer to a request without it shows; compare it with those that
+    the host publishes. If the site has a deploy key for that host, it is kept, with this host key instead of the former
+    one."""
 
     host: SshHost
     port: Annotated[int, Field(ge=1, le=65535)] = SSH_PORT
@@ -67,7 +68,7 @@ class DeployKeyDeletion(SiteChangeRequest):
 
 
 class DeployKeyMade(Model):
-    """`host_keys`: those that the host shows now. `key` is null where none of them was confirmed yet."""
+    """`host_keys`: those that the host presents now. `key` is null if the request confirmed none of them."""
 
     host_keys: list[ShownKey]
     key: DeployKeyModel | None

@@ -65,8 +65,8 @@ BuildScript = Annotated[
 
 
 class AppDeploymentModel(Model):
-    """`live`: visitors come to it. `removed`: its code was deleted; a rollback needs `ready`. `git_commit`:
-    what `git_ref` was when it was fetched."""
+    """`live`: visitors are served by it. A rollback needs the status `ready`; the code of a `removed` deployment was
+    deleted. `git_commit`: the commit that `git_ref` named when it was fetched."""
 
     number: int
     archive: str | None
@@ -104,9 +104,8 @@ class DeploymentsRequest(SiteRequest):
 
 
 class DeployRequest(SiteChangeRequest):
-    """Either `archive`, one of the site's files: a zip or tar archive with the application's code; or `git_url`, and
-    of that repository `git_ref`. By https:// it is one that anybody may read, by SSH one that the site's deploy key
-    opens."""
+    """Either `archive`, a zip or tar archive among the site's files, or `git_url` with `git_ref`: a public repository
+    by https://, or by SSH one that the site's deploy key may read."""
 
     archive: SitePath | None = None
     git_url: GitUrl | None = None

@@ -60,9 +60,8 @@ class AppState(StrEnum):
 
 
 class SiteAppModel(Model):
-    """`release` counts the application's starts, and is the release that visitors reach. `problem` is why the last
-    start failed. `restarts`: how often it ended by itself since `since` and was started again; `last_exit` is how it
-    ended last."""
+    """`release` is the number of the start that visitors reach. `problem` is why the last start failed. `restarts`: how
+    often it was restarted since `since`, after it had ended by itself; `last_exit`: how it ended the last time."""
 
     site_id: UUID
     runtime: AppRuntime
@@ -97,7 +96,7 @@ class SiteAppModel(Model):
 
 
 class AppUpdateRequest(SiteChangeRequest):
-    """What is left out stays. It holds from the next start on."""
+    """Fields left out stay as they are. The change takes effect at the next start."""
 
     interface: AppInterface | None = None
     entry: Entry | None = None
@@ -106,26 +105,26 @@ class AppUpdateRequest(SiteChangeRequest):
 
 
 class AppStartRequest(SiteChangeRequest):
-    """One that runs is left as it is."""
+    """An application that runs is left as it is."""
 
 
 class AppStopRequest(SiteChangeRequest):
-    """Requests that have started are answered first, within half a minute."""
+    """Requests that are being answered get half a minute to end."""
 
 
 class AppRestartRequest(SiteChangeRequest):
-    """The new start takes the place of the one before when it answers; where it does not, that one goes on."""
+    """The new process serves visitors once it answers; if it does not answer, the former one continues."""
 
 
 class AppVariable(Model):
-    """What an application finds in its environment. Its value is never shown."""
+    """An environment variable of an application. Its value is never shown."""
 
     name: str
     set_at: datetime
 
 
 class AppVariablesRequest(SiteChangeRequest):
-    """Exactly these are there from the next start on; null keeps the value that there is."""
+    """From the next start on the application has exactly these variables; null keeps the current value."""
 
     variables: Annotated[
         dict[VariableName, VariableValue | None],
@@ -144,7 +143,7 @@ class AppVariablesRequest(SiteChangeRequest):
 
 
 class AppLogRequest(SiteRequest):
-    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+    """`after` is the cursor of an earlier answer; without it, the last lines are returned."""
 
     after: LogCursor | None = None
     q: Containing | None = None

@@ -19,14 +19,14 @@ OF_SITE: Final = (OWNER, "backup_repositories.site_id")
 async def visible_backup(
     queryable: Queryable, principal: Principal, select: str, backup_id: UUID, *, lock: str = ""
 ) -> Record:
-    """The row of `select` of a backup that the caller may use for this. Raises not_found, and forbidden."""
+    """The backup's row of `select`, if the caller may run the current operation on it. Raises not_found, forbidden."""
     owner, site = OF_SITE
     where, absent = Condition("backups.id = $1", (backup_id,)), not_found("There is no such backup.")
     return await visible_row(queryable, principal, select, where, absent, owner=owner, site=site, lock=lock)
 
 
 async def backup_of(queryable: Queryable, principal: Principal, backup_id: UUID, *, lock: str = "") -> BackupRow:
-    """The backup, if the caller may use it for this. Raises not_found, and forbidden."""
+    """The backup, if the caller may run the current operation on it. Raises not_found, forbidden."""
     select = f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}"
     return as_backup(await visible_backup(queryable, principal, select, backup_id, lock=lock))
 

@@ -31,7 +31,7 @@ class BackupConfigurationRequest(BackupRequest):
 
 
 class ConfigurationChange(Model):
-    """`detail`: what it becomes, or why it is left out."""
+    """`detail`: the new value, or why this part is not restored."""
 
     part: Part
     name: str

@@ -1,4 +1,4 @@
-"""Restore drills: backups are restored where nobody reaches them, to prove that they can be. Administrators only."""
+"""Restore drills: a backup is restored in isolation, to prove that it can be restored. Administrators only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ operations = Operations[Panel]()
 
 
 class Drill(Model):
-    """`entries` of the site's tree and `databases` are what was backed up; `error` says what was not."""
+    """`entries` and `databases`: how many files and folders, and databases, were restored and verified. `error`: what
+    was not as it had been backed up."""
 
     id: UUID
     backup_id: UUID
@@ -45,7 +46,7 @@ class Drill(Model):
 
 
 class DrillPlanModel(Model):
-    """`next_run_at` is null while there are none by themselves."""
+    """`next_run_at` is null if no drills are scheduled."""
 
     frequency: DrillFrequency
     next_run_at: datetime | None

@@ -25,7 +25,7 @@ Keep = Annotated[int, Field(ge=0, le=500)]
 
 
 class BackupCopy(Model):
-    """How the copy to a target went; `error` null: it is there."""
+    """The copy of a backup at a target. `error`: why it could not be made; null if it is there."""
 
     target_id: UUID
     target: str
@@ -34,10 +34,10 @@ class BackupCopy(Model):
 
 
 class Backup(Model):
-    """`site_id` is null where the site was deleted; what is left of it is kept until `kept_until`. `added_bytes` is by
-    how much the repository has grown. `files_before`: the files of the backup before, where this one has lost more than
-    nine in ten of them; such a backup does not count in what is kept of the others. `job_id` is null where the backup
-    was `adopted`: found in the repository without a record."""
+    """`site_id` is null if the site was deleted; its backups are kept until `kept_until`. `added_bytes`: by how much
+    the repository grew. `files_before`: the number of files in the previous backup, if this one has less than a tenth
+    of them; such a backup is ignored by the retention of the others. `job_id` is null for an `adopted` backup, which
+    was found in the repository without a record."""
 
     id: UUID
     site_id: UUID | None
@@ -85,12 +85,12 @@ class BackupRequest(Request):
 
 
 class BackupCreateRequest(SiteChangeRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class BackupRestoreRequest(BackupRequest):
-    """`parts`, by default files and databases, unless `path` names one file or folder, or `database` one database.
-    `backup.configuration` says what the configuration would change. `site`: another site of the same customer to
+    """Restores `parts` (by default files and databases), or the file or folder `path`, or one `database`.
+    `backup.configuration` shows what the configuration would change. `site`: another site of the same customer to
     restore into; by default the backup's own. A database is loaded into the site's database of the same name."""
 
     site: UUID | None = None
@@ -100,13 +100,13 @@ class BackupRestoreRequest(BackupRequest):
 
 
 class ScheduleRequest(SiteChangeRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class BackupScheduleUpdateRequest(SiteChangeRequest):
-    """When a site is backed up, in UTC: `hour` of a daily or weekly one, `weekday` of a weekly one. Kept are the last
-    ones, and the last of each of so many days, weeks and months that have one. `enabled` false: none by itself; what
-    there is stays."""
+    """`hour` (UTC) of daily and weekly backups, `weekday` of weekly ones. Kept are the newest `keep_last` backups, and
+    the newest of each of the last days, weeks and months that have one. With `enabled` false no backups are scheduled;
+    existing ones stay."""
 
     enabled: bool = True
     frequency: Frequency = Frequency.DAILY
@@ -119,7 +119,7 @@ class BackupScheduleUpdateRequest(SiteChangeRequest):
 
 
 class Schedule(Model):
-    """`overdue`: no backup was completed for twice as long as the schedule has between two."""
+    """`overdue`: no backup was completed for twice the schedule's interval."""
 
     enabled: bool
     frequency: Frequency
@@ -135,7 +135,7 @@ class Schedule(Model):
 
 
 class BackupKey(Model):
-    """Of the repository of a site, or of one that was deleted. The key itself is exported alone."""
+    """The key of the backup repository of a site, which may be deleted. The key itself is shown only by its export."""
 
     id: UUID
     site_id: UUID | None
@@ -172,7 +172,7 @@ class TargetRequest(Request):
 
 
 class LocalTargetRequest(Request):
-    """A folder that is there, say of another disk."""
+    """A folder that exists already, for example on another disk."""
 
     name: TargetName
     path: Folder

@@ -42,9 +42,9 @@ class NameLeftOut(Model):
 
 
 class CertificateView(Model):
-    """`served`: a handshake with this server showed it; null before the first look. `challenge`, `wildcards`,
-    `last_error`, `next_attempt_at` and `left_out`: of the order by ACME, where there is one. `left_out`: names of the
-    site that the certificate is without; they are tried again."""
+    """`served`: this server presented it in a handshake; null before the first check. `challenge`, `wildcards`,
+    `last_error`, `next_attempt_at` and `left_out` are about the order by ACME, if there is one. `left_out`: names of
+    the site that are missing in the certificate; they are retried."""
 
     state: CertificateState
     source: Source | None
@@ -62,11 +62,11 @@ class CertificateView(Model):
 
 
 class SiteCertificateRequest(SiteRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class CertificateIssueRequest(SiteChangeRequest):
-    """What is left out stays as it was chosen before, for renewals as well: at first http-01, and no wildcards."""
+    """Fields left out keep the previous choice, initially http-01 and no wildcards. Renewals use the same."""
 
     challenge: Annotated[
         ChallengeType | None,
@@ -79,7 +79,7 @@ class CertificateIssueRequest(SiteChangeRequest):
 
 
 class CertificateRemoveRequest(SiteChangeRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class CertificateUploadRequest(SiteChangeRequest):

@@ -48,7 +48,7 @@ class DatabaseListRequest(PageRequest):
 
 
 class DatabaseCreateRequest(Request):
-    """`user`: one who may do everything with it is made too, by this name. The answer has the password."""
+    """`user`: also create a user of this name with full access to the database; the answer has the password."""
 
     site_id: UUID
     name: DatabaseLabel
@@ -57,7 +57,7 @@ class DatabaseCreateRequest(Request):
 
 
 class DatabaseCreated(Model):
-    """`login` is the user that was asked for."""
+    """`login` is the user, if the request named one."""
 
     database: SiteDatabase
     login: DatabaseUserSecret | None
@@ -70,8 +70,8 @@ class DatabaseDeleteRequest(DatabaseChangeRequest):
 
 
 class DatabaseImportRequest(DatabaseChangeRequest):
-    """Either `path`, a file of the site, as SQL, plain or compressed by gzip, bzip2 or xz; or `export`, one of the
-    exports of a database of the same site and engine. `replace`: the database's present content is removed before."""
+    """Either `path`, an SQL file of the site, plain or compressed by gzip, bzip2 or xz; or `export`, an export of a
+    database of the same site and engine. `replace`: remove the database's content first."""
 
     path: SitePath | None = None
     export: UUID | None = None

@@ -30,7 +30,7 @@ FullName = Annotated[
 
 
 class DatabaseRequest(Request):
-    """The body may name a site as well; the database's own is meant."""
+    """`id` is the path's: of a database, an export or a database user."""
 
     id: UUID
 
@@ -41,8 +41,8 @@ class DatabaseChangeRequest(DatabaseRequest):
 
 class SiteDatabase(Model):
     """`socket` is where programs of the site connect: MariaDB's socket, or PostgreSQL's folder of sockets, which is its
-    host. `size` is what it takes on the disk, in bytes; None while its engine does not answer. `problem`: why the
-    engine did not do what the status says."""
+    host. `size` on the disk in bytes; null while its engine does not answer. `problem`: why the engine has not yet
+    carried out what `status` says."""
 
     id: UUID
     site_id: UUID

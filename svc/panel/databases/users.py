@@ -39,8 +39,7 @@ class DatabaseUserListRequest(PageRequest):
 
 
 class DatabaseUserCreateRequest(Request):
-    """A user of one database. What it may do with others of the same site and engine is said by
-    `database_user.grant`."""
+    """A user of one database. `database_user.grant` gives it access to other databases of the same site and engine."""
 
     database_id: UUID
     name: DatabaseLabel

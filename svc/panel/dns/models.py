@@ -45,7 +45,7 @@ Data = Annotated[
 
 
 class DnsRecord(Model):
-    """`name` is the full name. `managed`: the panel's own, which goes when what it is for has ended."""
+    """`name` is the full name. `managed`: the panel created the record and removes it when it is no longer needed."""
 
     id: UUID
     name: str
@@ -57,9 +57,9 @@ class DnsRecord(Model):
 
 
 class DnsZone(Model):
-    """`served`: this server answers with the records as they are; `problem` says why it does not. `exists`: the zone
-    has records, or had some. `serial` is that of the zone's SOA. `warning`: the records are served, and forbid a
-    certificate of the customer's."""
+    """`served`: this server answers with the current records; otherwise `problem` says why. `exists`: the zone has had
+    records. `serial` is that of the zone's SOA. `warning`: the records are served, but a CAA record among them forbids
+    the customer's certificate."""
 
     name: str
     exists: bool
@@ -72,8 +72,8 @@ class DnsZone(Model):
 
 
 class DelegationState(StrEnum):
-    """HERE: the parent names this zone's name servers and no others; PARTLY: others as well, or some of them;
-    ELSEWHERE: others; NOWHERE: none, so that nobody is sent to the zone; UNKNOWN: the parent could not be asked."""
+    """Which name servers the parent zone names. HERE: exactly this server's; PARTLY: only some of them, or others too;
+    ELSEWHERE: only others; NOWHERE: none, so no resolver finds the zone; UNKNOWN: the parent could not be asked."""
 
     HERE = "here"
     PARTLY = "partly"
@@ -83,7 +83,7 @@ class DelegationState(StrEnum):
 
 
 class Delegation(Model):
-    """What the name servers of the zone's parent say. `advice` is what to do for the zone to be asked here."""
+    """What the name servers of the parent zone answer. `advice`: what to do so that resolvers ask this server."""
 
     state: DelegationState
     nameservers: list[str]
@@ -93,7 +93,7 @@ class Delegation(Model):
 
 
 class SiteDns(Model):
-    """`zones` are those that the names of the site are in; `zone` is one of them."""
+    """`zones`: all zones that contain names of the site; `zone` is one of them."""
 
     zone: DnsZone
     records: list[DnsRecord]
@@ -102,14 +102,14 @@ class SiteDns(Model):
 
 
 class DnsChange(Model):
-    """The record is stored, and `zone` says whether it is served already."""
+    """The record is stored; `zone` says whether it is served yet."""
 
     record: DnsRecord
     zone: DnsZone
 
 
 class PointedName(Model):
-    """`replaced` are the records that led the name elsewhere."""
+    """`replaced`: the records that pointed the name elsewhere."""
 
     name: str
     zone: str
@@ -122,8 +122,8 @@ class PointedZone(Model):
 
 
 class DnsPoint(Model):
-    """`effective`: every zone is served and delegated here, so that the world sees the addresses. If it is false, the
-    records were written nevertheless, and `zones` says what is missing."""
+    """`effective`: every zone is served here and delegated to this server, so resolvers find the addresses. The records
+    were written even if it is false; `zones` says what is missing."""
 
     addresses: list[str]
     names: list[PointedName]
@@ -160,7 +160,7 @@ class RecordRequest(SiteChangeRequest):
 
 
 class RecordUpdateRequest(RecordRequest):
-    """What is left out stays as it is."""
+    """Fields left out stay as they are."""
 
     name: RecordName | None = None
     ttl: Ttl | None = None

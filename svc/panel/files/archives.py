@@ -26,7 +26,7 @@ operations = Operations[Panel]()
 
 
 class FileExtractRequest(SiteChangeRequest):
-    """`to` is the folder to unpack into, made if it is not there. `replace`: files that are there may be replaced."""
+    """`to` is the folder to unpack into, created if it does not exist. `replace`: replace existing files."""
 
     path: SitePath
     to: FolderPath

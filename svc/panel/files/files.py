@@ -74,7 +74,7 @@ class FileReadRequest(SiteRequest):
 
 
 class FileDownloadRequest(SiteRequest):
-    """`version`: of the page before; the file must not have changed since."""
+    """`version`: that of the previous part; the request is refused if the file has changed since."""
 
     path: SitePath
     offset: Annotated[int, Field(ge=0, le=1 << 50)] = 0
@@ -83,8 +83,8 @@ class FileDownloadRequest(SiteRequest):
 
 
 class FileWriteRequest(SiteChangeRequest):
-    """`expected_sha256`: of the content that is to be replaced; if the file has other content, nothing is written.
-    `replace` False: nothing is written if there is a file already."""
+    """`expected_sha256`: of the content to replace; if the file's content differs, nothing is written. `replace` false:
+    nothing is written if the file exists."""
 
     path: SitePath
     content: Text
@@ -93,7 +93,7 @@ class FileWriteRequest(SiteChangeRequest):
 
 
 class FolderCreateRequest(SiteChangeRequest):
-    """`parents`: folders above it are made as well."""
+    """`parents`: create missing parent folders as well."""
 
     path: SitePath
     parents: bool = False

@@ -78,8 +78,8 @@ class ArchiveFormat(StrEnum):
 
 
 class FileEntry(Model):
-    """`mode` is octal. `own`: it belongs to the site's account. `target`: where a link leads. `name_exact` is false
-    where the name has bytes that are no UTF-8, shown as U+FFFD: it can be removed with its folder alone."""
+    """`mode` is octal. `own`: the site's account owns it. `target`: of a symbolic link. `name_exact` is false if the
+    name contains bytes that are not UTF-8, shown as U+FFFD: such an entry can only be removed with its folder."""
 
     name: str
     kind: EntryKind
@@ -95,7 +95,7 @@ ENTRIES: Final = TypeAdapter(list[FileEntry])
 
 
 class FileList(Model):
-    """`entries` are those from `offset` on, of `total`; folders first, then by name."""
+    """`entries` from `offset` on, of `total` in the folder; folders first, then by name."""
 
     path: str
     entries: list[FileEntry]
@@ -104,7 +104,7 @@ class FileList(Model):
 
 
 class FileContent(Model):
-    """A text file. `sha256` is what a change of it should say it expects."""
+    """A text file. Send `sha256` as `expected_sha256` when you write it back."""
 
     path: str
     content: str
@@ -126,15 +126,15 @@ class FilePage(FilePart):
 
 
 class ByteRange(Model):
-    """The bytes from `start` on, before `end`."""
+    """The bytes from `start` up to `end`, which is excluded."""
 
     start: int
     end: int
 
 
 class FileUpload(Model):
-    """`received` is what has come; `chunk_bytes` how many bytes a part should have. It is removed a day after its last
-    part."""
+    """`received`: the bytes that have arrived; `chunk_bytes`: the recommended size of a part. An unfinished upload is
+    removed a day after its last part."""
 
     id: UUID
     path: str

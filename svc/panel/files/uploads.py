@@ -21,7 +21,7 @@ MAX_BYTES = 64 << 30
 
 
 class UploadCreateRequest(SiteChangeRequest):
-    """`replace`: a file that is there may be replaced, when the upload is finished."""
+    """`replace`: when the upload is finished, replace an existing file."""
 
     path: SitePath
     size: Annotated[int, Field(ge=0, le=MAX_BYTES, description="Size of the whole file in bytes.")]
@@ -37,7 +37,7 @@ class UploadListRequest(SiteRequest):
 
 
 class UploadChunkRequest(SiteChangeRequest):
-    """Parts may come in any order, at once, overlap and repeat."""
+    """Parts may arrive in any order and at the same time, overlap and repeat."""
 
     upload: UUID
     offset: Annotated[int, Field(ge=0, le=MAX_BYTES)]
@@ -45,7 +45,7 @@ class UploadChunkRequest(SiteChangeRequest):
 
 
 class UploadFinishRequest(SiteChangeRequest):
-    """May be repeated when the answer was lost."""
+    """May be repeated if the answer was lost."""
 
     upload: UUID
     sha256: Sha256
@@ -56,7 +56,7 @@ class UploadDiscardRequest(SiteChangeRequest):
 
 
 class UploadDiscarded(Model):
-    """Nothing to say."""
+    """The upload was discarded."""
 
 
 @operations.declare(

@@ -46,8 +46,8 @@ class ImportRequest(Request):
 
 
 class ImportBeginRequest(Request):
-    """`name` is the archive's own. `owner_email`: whose the sites become, by default the caller's; administrators name
-    it."""
+    """`name` is the archive's file name. `owner_email`: the owner of the sites, by default the caller; required from
+    administrators."""
 
     name: FileName
     size: Annotated[int, Field(ge=1, le=MAX_BYTES, description="Size of the whole archive in bytes.")]
@@ -55,23 +55,23 @@ class ImportBeginRequest(Request):
 
 
 class ImportChunkRequest(ImportRequest):
-    """Parts may come in any order, at once, overlap and repeat."""
+    """Parts may arrive in any order and at the same time, overlap and repeat."""
 
     offset: Annotated[int, Field(ge=0, le=MAX_BYTES)]
     data_base64: Base64
 
 
 class ImportFinishRequest(ImportRequest):
-    """May be repeated when the answer was lost."""
+    """May be repeated if the answer was lost."""
 
     sha256: Sha256
 
 
 class ImportApplyRequest(ImportRequest):
-    """`without`: items of the plan that are left out, by their ids. `domains`: sites that get another one, as old=new.
-    `accept_htaccess`: sites whose .htaccess files say what is not served so here are opened to visitors all the same;
-    they are suspended otherwise, until their owner has looked at them. `owner_email`: administrators may name whose
-    the sites become."""
+    """`without`: ids of items of the plan that are not imported. `domains`: sites that get another domain, as old=new.
+    `accept_htaccess`: open sites to visitors even if the panel cannot reproduce what their .htaccess files do;
+    otherwise these are suspended until their owner has reviewed them. `owner_email`: the owner of the sites, for
+    administrators."""
 
     without: Annotated[list[ItemId], Field(default_factory=list, max_length=MOST_CHOICES)]
     domains: Annotated[list[Renamed], Field(default_factory=list, max_length=200)]
@@ -80,7 +80,8 @@ class ImportApplyRequest(ImportRequest):
 
 
 class PlanItem(Model):
-    """`id` is null of what goes with another item. `wanted`: it is not left out by how the import was applied last."""
+    """`id` is null for an item that is imported with another one. `wanted`: the last application of the import did not
+    leave it out."""
 
     id: str | None
     kind: Kind
@@ -102,7 +103,7 @@ class PlanItem(Model):
 
 
 class ImportNote(Model):
-    """What became of an item otherwise than its plan says."""
+    """An item that was imported otherwise than its plan says, and why."""
 
     kind: Kind
     name: str
@@ -115,8 +116,8 @@ class ImportedSite(Model):
 
 
 class Import(Model):
-    """`received` are the bytes that have come, and `chunk_bytes` what a part should have. `format` is null before the
-    archive was read."""
+    """`received`: the bytes that have arrived; `chunk_bytes`: the recommended size of a part. `format` is null until
+    the archive was read."""
 
     id: UUID
     name: str
@@ -154,8 +155,8 @@ class Import(Model):
 
 
 class ImportPlan(Import):
-    """`plan`: every item of the archive, and what is done with it. `notes`: what became otherwise of it when it was
-    applied. `sites` are those that it has made."""
+    """`plan`: every item of the archive, and what is done with it. `notes`: the items that were imported otherwise.
+    `sites`: the created ones."""
 
     plan: list[PlanItem]
     notes: list[ImportNote]
@@ -173,4 +174,4 @@ class ImportPlan(Import):
 
 
 class ImportDeleted(Model):
-    """Nothing to say."""
+    """The import was deleted."""

@@ -42,9 +42,9 @@ DatabaseWord = Annotated[
 
 
 class SshImportRequest(Request):
-    """`host_key` is the fingerprint of one of the keys that an answer without it has shown, compared with what the
-    other host's provider says. `folders`: the document root first, then others that the site needs. The database is
-    dumped there, by `database_user`, or as the account's own settings there say."""
+    """`host_key` is one of the fingerprints that the answer to a request without it shows; compare it with those of the
+    other host's provider. `folders`: the document root first, then others that the site needs. The database is dumped
+    on the other host, by `database_user`, or with the account's own settings there."""
 
     host: SshHost
     user: Annotated[str, Field(max_length=64), _ACCOUNT]
@@ -62,7 +62,7 @@ class SshImportRequest(Request):
 
 
 class SshImport(Model):
-    """`host_keys`: those that the host shows now. No import is started until one is confirmed."""
+    """`host_keys`: those that the host presents now. No import is started until one is confirmed."""
 
     host_keys: list[ShownKey]
     begun: Import | None

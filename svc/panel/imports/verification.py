@@ -36,8 +36,8 @@ class VerificationVerdict(StrEnum):
 
 
 class MigrationVerifyRequest(SiteChangeRequest):
-    """The site is asked for at this address by its domain, as visitors ask. `port` is that of HTTPS, or HTTP, by
-    default."""
+    """The old host at `address` is asked for the site by its domain, as visitors would. `port`: by default that of
+    HTTPS, or of HTTP if `https` is false."""
 
     address: OldHost
     https: bool = True
@@ -50,7 +50,7 @@ class PageDifference(Model):
 
 
 class MigrationCheck(Model):
-    """`reason` says what is otherwise; of a check that is `ok` it stops nobody."""
+    """`reason` says what differs; if `ok`, the difference does not prevent the move."""
 
     name: str
     ok: bool
@@ -58,8 +58,8 @@ class MigrationCheck(Model):
 
 
 class MigrationTable(Model):
-    """Of a database by its name on the old host: how many rows the dump had, came here, and are here now; null where
-    that is not known. `changed`: it was written since it came."""
+    """A table of a `database`, by its name on the old host: the number of rows in the dump, after the import, and now;
+    null if unknown. `changed`: written since the import."""
 
     database: str
     table: str
@@ -70,8 +70,8 @@ class MigrationTable(Model):
 
 
 class MigrationPhp(Model):
-    """`before`: the old host's, as far as that is known; `missing`: extensions that the site's own files ask for, and
-    `others_missing` those that the old host's command line had besides, which PHP here does not have."""
+    """`before`: the version on the old host, if known. PHP here lacks the extensions `missing`, which the site's own
+    files need, and `others_missing`, which the old host's command line had."""
 
     before: str | None
     now: str
@@ -80,8 +80,8 @@ class MigrationPhp(Model):
 
 
 class MigrationReport(Model):
-    """`blocked` while a check is not `ok`. Of the `urls` that were asked of both hosts, the first 100 that are answered
-    otherwise are named, and of the `tables` the first 300: what is otherwise before what is not."""
+    """The verdict is `blocked` while a check is not `ok`. `urls`: how many were requested from both hosts;
+    `differences`: the first 100 with different answers. `tables`: the first 300, those that differ first."""
 
     verdict: VerificationVerdict
     address: str

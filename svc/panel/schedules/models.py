@@ -1,5 +1,5 @@
-"""Models of scheduled tasks. A task is typed: a file of the site for an interpreter of the choice, with arguments, or a
-path of the site. There is no command line."""
+"""Models of scheduled tasks. A task is typed: a file of the site for a chosen interpreter, with arguments, or a URL
+path of the site. It is never a shell command, so no shell parses a customer's text."""
 
 from __future__ import annotations
 
@@ -48,9 +48,8 @@ TimeLimit = Annotated[int, Field(ge=1, le=LONGEST_LIMIT, description="A run that
 
 
 class ScheduleModel(Model):
-    """`next_run_at` is null while it is not enabled. While the site is not active nothing runs. Arguments, and what a
-    URL has behind `?`, may hold secrets: callers who may not read what the runs wrote (`schedule.log`) do not see
-    them."""
+    """`next_run_at` is null while the task is disabled. Tasks of a site run only while it is active. Arguments, and the
+    query of a URL, may hold secrets: callers who may not read the output of runs (`schedule.log`) do not see them."""
 
     id: UUID
     site_id: UUID
@@ -94,7 +93,7 @@ class ScheduleRun(Model):
 
 
 class ScheduleRunLog(ScheduleRun):
-    """`output` is the end of what it wrote."""
+    """`output` is the last part of what the run wrote."""
 
     output: str
 
@@ -108,7 +107,7 @@ class ScheduleListRequest(SiteRequest):
 
 
 class ScheduleCreateRequest(SiteChangeRequest):
-    """A run that is due while the one before goes on is skipped."""
+    """A run that is due while the previous one has not ended is skipped."""
 
     name: ScheduleName
     kind: ScheduleKind
@@ -125,13 +124,13 @@ class ScheduleRequest(Request):
 
 
 class ScheduleChangeRequest(ScheduleRequest):
-    """The body may name a site as well; the schedule's own is meant."""
+    """A change to one scheduled task."""
 
     site_id: Annotated[UUID | None, Field(description="Ignored: the schedule's own site is used.")] = None
 
 
 class ScheduleUpdateRequest(ScheduleChangeRequest):
-    """What is left out stays as it is."""
+    """Fields left out stay as they are."""
 
     name: ScheduleName | None = None
     path: TaskPath | None = None
@@ -143,15 +142,15 @@ class ScheduleUpdateRequest(ScheduleChangeRequest):
 
 
 class ScheduleDeleteRequest(ScheduleChangeRequest):
-    """Its runs go with it."""
+    """Its runs are deleted as well."""
 
 
 class ScheduleStartRequest(ScheduleChangeRequest):
-    """Now, in addition to its times."""
+    """Starts a run now, in addition to the scheduled ones."""
 
 
 class ScheduleRunsRequest(ScheduleRequest):
-    """Newest first."""
+    """The runs of one task, newest first."""
 
 
 class ScheduleRunRequest(ScheduleRequest):

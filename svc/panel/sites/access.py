@@ -4,8 +4,8 @@ Invariants: another's id and an absent one look the same: `not_found`. Members a
 membership that has ended, or whose account is suspended, opens nothing from then on. If a member sees a row but their
 role does not allow the operation, `visible_row` raises `forbidden` and a list leaves the row out. The same goes for a
 member of one site and an operation that needs a membership of the whole account (`member_roles.whole_accounts_only`). A
-change to a site is decided under the lock of its row (`locked_site_of`), as its handover is: a check before the lock
-says nothing of who owns the site after it.
+change to a site is decided under the lock of its row (`locked_site_of`), as its handover is: the owner may change
+between a check before the lock and the lock itself.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
 _SINGLE_SITES: Final = f"""SELECT shared.id FROM sites AS shared JOIN (SELECT member.site_id FROM {IN_FORCE}
         AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)) AS let_in
     ON shared.id = let_in.site_id OR shared.staging_of = let_in.site_id"""
-"""Sites of the account that let the person in, and their staging copies. A site that has another owner by now is left
-out."""
+"""Single sites that the person is a member of, and their staging copies, except sites that have another owner by now.
+"""
 _ALL_ROLES: Final = frozenset(MEMBER_ROLES)
 
 
 class SiteRequest(Request):
-    """A read of one site: `id` is the path's."""
+    """A read of one site; `id` is in the path."""
 
     id: UUID
 
@@ -79,8 +79,8 @@ async def visible_row(
     site: str = "sites.id",
     lock: str = "",
 ) -> Record:
-    """The row of `select` that meets `where`, if the caller may do this with its site. Raises `absent`, and `forbidden`
-    for a member whose role does not allow it."""
+    """The row of `select` that meets `where`, if the caller may use the current operation on its site. Raises `absent`,
+    and `forbidden` for a member whose role does not allow it."""
     seeing = replace(principal, member_roles=_ALL_ROLES, whole_accounts_only=False)
     for asking in (principal, seeing):
         found = joined([where, _sites_of(asking, owner, site)])
@@ -95,8 +95,8 @@ async def visible_row(
 async def accounts_open_to(
     queryable: Queryable, principal: Principal, *, whatever_role: bool = False
 ) -> dict[str, UUID]:
-    """Other people's accounts in which the caller may do this as a whole, by their owners' addresses; with
-    `whatever_role` all accounts that they are a member of."""
+    """Other people's accounts, by their owners' email addresses, in which the caller is a member of the whole account
+    and may use the current operation; with `whatever_role`, whatever their role."""
     roles = _ALL_ROLES if whatever_role else principal.member_roles
     rows = await queryable.fetch(
         f"SELECT id, email FROM users WHERE id IN ({OWN_OR_MEMBER}) AND id <> $1", principal.user_id, sorted(roles)
@@ -105,8 +105,8 @@ async def accounts_open_to(
 
 
 async def site_of(queryable: Queryable, principal: Principal, site_id: UUID, *, whole_account: bool = False) -> SiteRow:
-    """The site, if the caller may do this with it. `whole_account`: a membership of this site alone is not enough.
-    Raises not_found, forbidden."""
+    """The site, if the caller may use the current operation on it. `whole_account`: a membership of this site alone is
+    not enough. Raises not_found, forbidden."""
     if whole_account:
         principal = replace(principal, whole_accounts_only=True)
     select = f"SELECT {SITE_COLUMNS} FROM sites"

@@ -1,4 +1,4 @@
-"""The order of a new site of each type, and its record: for `site.create` and `account.create`."""
+"""Checks the order of a new site of any type, and writes its record: for `site.create` and `account.create`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SiteFields(Request):
 
 @dataclass(frozen=True)
 class PlannedSite:
-    """Everything but its owner has been checked."""
+    """The order of a site, of which everything except the owner has been checked."""
 
     type: SiteType
     domain: SiteName
@@ -82,7 +82,7 @@ async def plan_site(
     aliases: Sequence[SiteName],
     admin_email: Email | None,
 ) -> PlannedSite:
-    """Raises `invalid` for options that the type does not have, and for missing ones."""
+    """Check the order of a site. Raises `invalid` for options that the type does not have, and for missing ones."""
     ordered = await wordpress_order(
         context.services.wordpress, type_, domain.name, admin_email, request.title, request.language
     )

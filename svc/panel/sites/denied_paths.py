@@ -51,13 +51,13 @@ class DeniedPath(Model):
 
 
 class DeniedPathCreateRequest(SiteChangeRequest):
-    """Requests for it get 403. Only requests are denied: a page that includes such a file still does."""
+    """Requests for it get 403. Programs of the site can still read such a file, for example to include it in a page."""
 
     pattern: DeniedPattern
 
 
 class DeniedPathRequest(Request):
-    """The body may name a site as well; the denied path's own is meant."""
+    """A change to one denied path."""
 
     id: UUID
     site_id: Annotated[UUID | None, Field(description="Ignored: the denied path's own site is used.")] = None

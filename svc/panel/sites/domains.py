@@ -46,7 +46,7 @@ class DomainAddRequest(SiteChangeRequest):
 
 
 class DomainRequest(Request):
-    """The body may name a site as well; the domain's own is meant."""
+    """A change to one name of a site."""
 
     id: UUID
     site_id: Annotated[UUID | None, Field(description="Ignored: the domain's own site is used.")] = None

@@ -24,17 +24,17 @@ operations = Operations[Panel]()
 
 class LogSource(StrEnum):
     ACCESS = "access"
-    """Who asked for what, and what was answered."""
+    """The requests, and the status of each answer."""
     ERROR = "error"
-    """What the web server could not do."""
+    """Errors of the web server."""
     PHP = "php"
-    """What PHP says of the site's code."""
+    """Errors and warnings of PHP."""
     APP = "app"
-    """What the application of the site wrote, if it has one."""
+    """The output of the site's application, if it has one."""
 
 
 class SiteLog(Model):
-    """`size` in bytes, of what is not rotated yet; `changed_at` is null where nothing was logged yet."""
+    """`size` of the current file in bytes, without rotated ones; `changed_at` is null if nothing was logged yet."""
 
     source: LogSource
     size: int
@@ -52,7 +52,7 @@ class SiteLogsRequest(SiteRequest):
 
 
 class SiteLogReadRequest(SiteLogsRequest):
-    """`after` is the cursor of an earlier answer; without one the last lines are given."""
+    """`after` is the cursor of an earlier answer; without it, the last lines are returned."""
 
     after: LogCursor | None = None
 

@@ -29,7 +29,7 @@ DiskMib = Annotated[int, Field(ge=16, le=MOST_DISK_MIB)]
 
 
 class SiteLimits(Model):
-    """What the processes and files of a site have together; None: as much as there is."""
+    """The limits of all processes of a site together, and of its files; None is no limit."""
 
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
@@ -38,14 +38,14 @@ class SiteLimits(Model):
 
 
 class SitePhpVersion(Model):
-    """`php_show` of the site has its settings."""
+    """The version alone; `site.php_show` has the settings."""
 
     version: str
 
 
 class Site(Model):
-    """`account` is its user on this server. `reason` says why it is suspended or has failed. `shell`: its access
-    accounts may have one."""
+    """`account` is its system user on this server. `reason` says why it is suspended or has failed. `shell`: access
+    accounts with a shell are allowed."""
 
     id: UUID
     number: int

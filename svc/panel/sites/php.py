@@ -30,7 +30,7 @@ operations = Operations[Panel]()
 
 
 class PhpVersionInfo(Model):
-    """`newest`: what a new site gets where none is named."""
+    """`newest`: a new site gets this version if its order names none."""
 
     version: str
     newest: bool
@@ -48,15 +48,15 @@ class SitePhpInfo(Model):
 
 
 class SitePhpRequest(SiteRequest):
-    """Of which site."""
+    """Names the site."""
 
 
 class SitePhpExtensionsRequest(SiteRequest):
-    """Of which site's version."""
+    """Names the site whose PHP version is meant."""
 
 
 class SitePhpUpdateRequest(SiteChangeRequest):
-    """What is left out stays as it is."""
+    """Fields left out stay as they are."""
 
     version: PhpVersion | None = None
     memory_limit_mib: MemoryLimitMib | None = None
@@ -70,7 +70,7 @@ class SitePhpUpdateRequest(SiteChangeRequest):
 
 
 class SitePhpRestartRequest(SiteChangeRequest):
-    """Which site's."""
+    """Restarts the PHP of one site."""
 
 
 @operations.declare(

@@ -25,27 +25,27 @@ class PhpExtensionInfo(Model):
 
 
 class PhpExtensionListRequest(Request):
-    """`version`: by default the newest that the server has."""
+    """`version`: by default the newest on the server."""
 
     version: PhpVersion | None = None
 
 
 class PhpExtensionInstallRequest(Request):
-    """`name`: of one that is available."""
+    """`name` of an extension that is available."""
 
     version: PhpVersion
     name: ExtensionName
 
 
 class PhpExtensionEnableRequest(Request):
-    """`name`: of one that is installed."""
+    """`name` of an extension that is installed."""
 
     version: PhpVersion
     name: ExtensionName
 
 
 class PhpExtensionDisableRequest(Request):
-    """`name`: of one that is enabled. Sites that need it stop working as they should."""
+    """`name` of an extension that is enabled. Sites that need it will fail."""
 
     version: PhpVersion
     name: ExtensionName

@@ -57,7 +57,7 @@ PathPassword = Annotated[
 
 
 class ProtectedPathModel(Model):
-    """`logins`: who gets in, each with a password of their own."""
+    """`logins`: the user names that are accepted, each with its own password."""
 
     id: UUID
     site_id: UUID
@@ -66,13 +66,13 @@ class ProtectedPathModel(Model):
 
 
 class ProtectedPathOpened(ProtectedPathModel):
-    """`password` is one that was made up; it is shown only once."""
+    """`password` is the generated one, if one was generated; it is shown only once."""
 
     password: str | None = None
 
 
 class ProtectedPathCreateRequest(SiteChangeRequest):
-    """With what is below it. The site's programs get the login as REMOTE_USER."""
+    """Protects the path and everything below it. The site's programs get the login as REMOTE_USER."""
 
     path: ProtectedPath
     login: PathLogin
@@ -80,14 +80,14 @@ class ProtectedPathCreateRequest(SiteChangeRequest):
 
 
 class ProtectedPathRequest(Request):
-    """The body may name a site as well; the protected path's own is meant."""
+    """A change to one protected path."""
 
     id: UUID
     site_id: Annotated[UUID | None, Field(description="Ignored: the protected path's own site is used.")] = None
 
 
 class PathLoginRequest(ProtectedPathRequest):
-    """An existing login gets this password instead of its own."""
+    """Adds a login, or sets the password of an existing one."""
 
     login: PathLogin
     password: Annotated[PathPassword | None, Field(repr=False)] = None
@@ -192,7 +192,7 @@ async def delete_protected_path(context: Context[Panel], request: ProtectedPathR
 
 
 async def _site_of(context: Context[Panel], protected_id: UUID) -> UUID:
-    """Its site, if the caller may do this with it."""
+    """Its site, if the caller may use the current operation on it."""
     select = "SELECT site_id FROM site_protected_paths AS protected JOIN sites ON sites.id = site_id"
     where, absent = Condition("protected.id = $1", (protected_id,)), not_found("There is no such protected path.")
     row = await visible_row(context.services.database, context.principal, select, where, absent)

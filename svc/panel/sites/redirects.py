@@ -66,7 +66,7 @@ class RedirectCreateRequest(SiteChangeRequest):
 
 
 class RedirectRequest(Request):
-    """The body may name a site as well; the redirect's own is meant."""
+    """A change to one redirect."""
 
     id: UUID
     site_id: Annotated[UUID | None, Field(description="Ignored: the redirect's own site is used.")] = None

@@ -65,8 +65,8 @@ async def rights_in(queryable: Queryable, principal: Principal, site: SiteRow) -
 
 
 class SiteOperations(Model):
-    """By the names of operations, in alphabetical order: what the caller's role, the scopes of their token and their
-    support session allow."""
+    """The names of the operations that the caller's role, the scopes of their token and their support session allow, in
+    alphabetical order."""
 
     operations: list[str]
 

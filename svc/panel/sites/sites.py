@@ -62,13 +62,14 @@ class SiteListRequest(PageRequest):
 
 
 class SiteCreateRequest(SiteFields):
-    """`owner_email`: whose it is, by default the caller's; only administrators may name somebody else. `admin_email` is
-    who administers what is installed in it; where an administrator names no owner, the site is that person's.
-    `php_version`: of a site with PHP, by default the newest that the server has. Limits are administrators' to set; one
-    that is left out is that of the owner's plan. Of the type app, `runtime` and `entry` say what is served once it is
-    started (`app.start`).
+    """`owner_email`: the owner, by default the caller; only administrators may name somebody else. `admin_email`: the
+    administrator of the software that is installed in the site; if an administrator of the panel names no owner, this
+    person owns the site. `php_version`: for a site with PHP, by default the newest on the server. Only administrators
+    set limits; a limit that is left out is that of the owner's plan. For the type app, `runtime` and `entry` say what
+    `app.start` will start.
 
-    `title` and `language`: of a WordPress. Such a site is `creating` when the answer comes; a job makes it."""
+    `title` and `language` are for the type wordpress. Such a site is created by a job; its status is `creating` in the
+    answer."""
 
     domain: Domain
     type: SiteType
@@ -81,8 +82,8 @@ class SiteCreateRequest(SiteFields):
 
 
 class SiteUpdateRequest(SiteChangeRequest):
-    """What is left out stays. `owner_email`, `shell` and the limits are administrators' to change; null for a limit
-    removes it, and null for `shell` means as the plan says."""
+    """Fields left out stay as they are. Only administrators change `owner_email`, `shell` and the limits. Null removes
+    a limit; null for `shell` means what the owner's plan says."""
 
     owner_email: Email | None = None
     force_https: bool | None = None
@@ -95,15 +96,15 @@ class SiteUpdateRequest(SiteChangeRequest):
 
 
 class SiteSuspendRequest(SiteChangeRequest):
-    """`suspended` false puts the site back."""
+    """`suspended` false lifts the suspension."""
 
     suspended: bool = True
     reason: SuspensionReason | None = None
 
 
 class SiteDeleteRequest(SiteChangeRequest):
-    """`confirm` repeats the site's domain. `final_backup`: the site is backed up before, and the backup
-    kept for its owner for 30 days."""
+    """`confirm` repeats the site's domain. `final_backup`: back the site up first, and keep this backup for its owner
+    for 30 days."""
 
     confirm: Domain
     final_backup: bool = True
@@ -120,7 +121,7 @@ class SiteHandover(Model):
 
 
 class SiteUpdated(Site):
-    """`handover` where the owner was changed."""
+    """`handover` is set if the owner was changed."""
 
     handover: SiteHandover | None = None
 
@@ -310,8 +311,8 @@ def require_may_free_names(principal: Principal, site: SiteRow) -> None:
 
 
 async def ask_change(context: Context[Panel], site_id: UUID, change: Change[ChangedT]) -> ChangedT:
-    """Returns what `change` did. Raises not_found if the caller has lost the site by the time that its row is
-    locked."""
+    """Apply `change` to the site under its lock; returns what `change` returns. Raises not_found if the caller has lost
+    access to the site before its row was locked."""
 
     async def allowed(tx: Transaction, locked: SiteRow) -> ChangedT:
         await site_of(tx, context.principal, locked.id)
