@@ -113,7 +113,7 @@ def _wrong_folders(home: Path, uid: int, web_server: int) -> Iterator[WrongRight
 
 
 def _summed_up(wrong: Iterator[WrongRights]) -> Iterator[WrongRights]:
-    """The first ones, and one for all others."""
+    """The first problems, and one that counts all others."""
     yield from islice(wrong, _MOST_NAMED)
     count, mendable = 0, False
     for each in wrong:
@@ -204,7 +204,7 @@ def _printable(name: str) -> str:
 
 
 def _shortened(path: str) -> str:
-    """With both of its ends: the folder, and the name."""
+    """A long path without its middle, so that folder and name can be read."""
     half = _LONGEST_PATH // 2
     return path if len(path) <= _LONGEST_PATH else f"{path[:half]} ... {path[-half:]}"
 

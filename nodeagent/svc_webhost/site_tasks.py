@@ -30,7 +30,7 @@ _CHUNK: Final = 16_384
 _CONNECT_SECONDS: Final = 10.0
 
 Take = Callable[[list[str]], Awaitable[None]]
-"""Gets lines of the output, several at a time."""
+"""Receives lines of the output, several at a time."""
 
 
 class Interpreter(StrEnum):

@@ -24,9 +24,9 @@ _UNIFIED: Final = ""
 
 @dataclass(frozen=True)
 class SiteUse:
-    """`processor_seconds`, `killed` (programs, for lack of memory) and `refused` (processes and threads, at the limit
-    of their number) count since the group was created. `written_bytes` is what the running programs, and their ended
-    children, have written to disks. None: the kernel does not count it here."""
+    """Since the group was created: `processor_seconds`; `killed`, the programs that were killed for lack of memory;
+    `refused`, the processes and threads that the limit of their number prevented. `written_bytes` is what the running
+    programs, and their ended children, have written to disks. None: the kernel does not count it here."""
 
     processor_seconds: float | None = None
     memory_bytes: int | None = None

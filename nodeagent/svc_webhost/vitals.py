@@ -34,7 +34,7 @@ class FileSystemUse:
 
 
 class Vitals(Protocol):
-    """Each raises OSError if the kernel does not say."""
+    """Each method raises OSError if the kernel does not report the value."""
 
     def filled(self, folder: Path) -> FileSystemUse: ...
 
@@ -61,7 +61,7 @@ class Vitals(Protocol):
 
 @dataclass(frozen=True)
 class SystemVitals:
-    """Of the machine that this runs on."""
+    """The vitals of this machine."""
 
     def filled(self, folder: Path) -> FileSystemUse:
         seen = os.statvfs(folder)

@@ -1,6 +1,6 @@
-"""The endpoints of a service's webhooks: created, changed, given new secrets, and deleted. A service has columns of its
-own, which select the events of an endpoint; it gives the statements that write them. These are constants: a release
-records its statements, and migrations are tested against them (tools/statements.py).
+"""The endpoints of a service's webhooks: created, changed, given new secrets, and deleted. Each service has columns of
+its own, which select the events of an endpoint, and passes the statements that write them. The statements are
+constants, since a release records its statements, and migrations are tested against them (tools/statements.py).
 
 Invariants: there are at most `MOST_ENDPOINTS`, however many are created at once. The database holds a secret only
 sealed; it leaves this module when it is created, when it is rotated, and to sign.
@@ -40,8 +40,8 @@ class EndpointSecret:
 
 
 async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) -> EndpointSecret:
-    """`insert` has id, sealed secret and its last four characters before the `values`. Raises `conflict` if there are
-    `MOST_ENDPOINTS`."""
+    """Create an endpoint by the statement `insert`, whose parameters are the id, the sealed secret, its last four
+    characters, and then the `values`. Raises `conflict` if there are `MOST_ENDPOINTS`."""
     # The lock makes concurrent creations wait for each other: with a count alone, both could exceed the limit.
     await tx.execute("LOCK TABLE webhook_endpoints IN SHARE ROW EXCLUSIVE MODE")
     if await tx.fetchval("SELECT count(*) FROM webhook_endpoints") >= MOST_ENDPOINTS:
@@ -55,8 +55,8 @@ async def create(tx: Transaction, sealer: Sealer, insert: str, *values: object) 
 
 
 async def update(tx: Transaction, endpoint_id: UUID, statement: str, *values: object | None) -> None:
-    """`statement` has the id before the `values`, and leaves a column as it is for None. Pending deliveries go to a new
-    URL; while the endpoint is disabled they wait. Raises `not_found`."""
+    """Change an endpoint by `statement`, whose parameters are the id and then the `values`; None leaves a column as it
+    is. Pending deliveries go to a new URL; while the endpoint is disabled they wait. Raises `not_found`."""
     if not await tx.change(statement, endpoint_id, *values):
         raise no_such_endpoint()
     announce(tx, endpoint_id)
@@ -88,7 +88,7 @@ async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
 
 
 def announce(tx: Transaction, endpoint_id: UUID) -> None:
-    """Announce that what the endpoint's round has read of it is outdated."""
+    """Tell the endpoint's round that its URL, secret or deliveries have changed, so that it reads them again."""
     tx.announce(CHANNEL, str(endpoint_id))
 
 

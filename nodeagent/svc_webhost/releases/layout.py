@@ -41,8 +41,8 @@ class Ports:
 
 @dataclass(frozen=True)
 class Trial:
-    """`release` is tried as a replacement of `before`. `boot` is the kernel's boot id at the time of the order, which
-    is void after another boot. `domains` are sites to visit before and after."""
+    """`release` is tried as a replacement of `before`. `boot` is the kernel's boot id at the time of the order: after a
+    reboot the order is void. `domains` are sites to visit before and after."""
 
     job: int
     release: str
@@ -55,7 +55,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`reason` says why it was not kept. `silent` are domains that answered before and do not now."""
+    """`kept`: the release stays; otherwise `reason` says why not. `silent`: domains that answered before the trial and
+    did not after it."""
 
     job: int
     release: str
@@ -102,7 +103,7 @@ class Releases:
             return PACKAGE
 
     def names(self) -> list[str]:
-        """All except the package's, the newest last."""
+        """The installed releases without the package's own, the newest last."""
         found = self.releases.iterdir() if self.releases.is_dir() else iter(())
         return sorted((each.name for each in found if _NAME.fullmatch(each.name)), key=_age)
 
@@ -130,8 +131,8 @@ class Releases:
         self._order.unlink(missing_ok=True)
 
     def take_order(self, boot: str) -> Trial | None:
-        """Turn the order into the trial; from here on a process that finds it goes back. An order of another boot is
-        dropped."""
+        """Turn the order into the trial: from now on a process that finds the trial goes back to the previous release.
+        An order of another boot is dropped."""
         trial = _trial_in(self._order)
         if trial is None or trial.boot != boot:
             self.withdraw()
@@ -147,7 +148,8 @@ class Releases:
         return _trial_in(self._trial)
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """It stays until the next one, and lets the previous release work on a newer schema. Raises OSError."""
+        """The file stays until the next outcome. It allows the previous release to work with the newer schema that the
+        trial has left. Raises OSError."""
         _write(self._outcome, asdict(outcome))
 
     def outcome(self) -> Outcome | None:

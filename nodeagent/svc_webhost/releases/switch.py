@@ -1,15 +1,18 @@
 """Tries a new release of the panel, and goes back to the previous one unless it proves itself.
 
-It outlives the core that ordered it: a unit of its own, restarted after a kill and after a reboot. It finds
+This program outlives the core that ordered the trial: it is a unit of its own, restarted after a kill and after a
+reboot. At its start it finds
 
-- an order: the release is tried. The core ends, `current` is changed, core and web start. The release is kept once it
-  has answered for `STEADY_SECONDS` without an end, with web and the sites that answered before, within `PATIENCE`;
-- a trial: the process that tried it was interrupted, and a release that takes its server down must not be tried for
-  ever. It goes back;
-- a trial with a written outcome: only the steps after that are left.
+- an order: the release is tried. The core ends, `current` is changed, core and web start. The release is kept if,
+  within `PATIENCE`, its core runs for `STEADY_SECONDS` without ending, and web and the sites that answered before do so
+  again;
+- a trial: the process that tried it was interrupted. It goes back, since a release that takes its server down must not
+  be tried for ever;
+- a trial with a written outcome: it completes the remaining steps.
 
-The previous release may find a database that the new one has already migrated: during the trial, and by its outcome
-afterwards, it may work on it, since migrations only add what the previous release can do without.
+The previous release may find a database that the new one has already migrated: it may work on it during the trial, and
+afterwards if the outcome says that it was the previous release, since migrations only add what that release can do
+without.
 
 A full disk does not prevent going back: an outcome that cannot be written is written once there is room, and until then
 the trial stays.
@@ -63,7 +66,7 @@ class Server(Protocol):
     def web_answers(self, trial: Trial) -> bool: ...
 
     def answering(self, trial: Trial, domains: Sequence[str]) -> list[str]:
-        """Those of these sites that answer with a status below 500."""
+        """The sites among `domains` that answer with a status below 500."""
         ...
 
     def last_words(self) -> str:
@@ -136,8 +139,8 @@ class Switch:
         return self._watch(trial, before)
 
     def _watch(self, trial: Trial, before: Sequence[str]) -> Outcome:
-        """Wait until it is steady, or given up. A single missed answer may only be slow: the time of steadiness then
-        restarts."""
+        """Wait until the release is steady or has failed. A single missed answer may only be slow: then the steady time
+        starts anew."""
         over = self.clock() + PATIENCE
         first: Core | None = None
         since: float | None = None

@@ -2,8 +2,8 @@
 
 The site's own programs may change the tree meanwhile, to make root follow a link out of it. So HOME is mounted at
 MOUNTED for this program alone, read-only and with `nosymfollow` (mount(2)): no path below it leads elsewhere, even if a
-folder is swapped for a link. Of root's capabilities only reading any file is left, as sites hide their files from each
-other; files of root's stay writable, and that includes repositories. This module is standalone, and uses the standard
+folder is swapped for a link. Of root's capabilities only CAP_DAC_READ_SEARCH is left, since sites hide their files from
+each other. Root's own files stay writable, repositories included. This module is standalone, and uses the standard
 library only.
 """
 

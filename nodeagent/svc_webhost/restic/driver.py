@@ -41,10 +41,9 @@ from svc_webhost.restic.models import (
 
 TREE: Final = "site"
 CONTENT: Final = "content"
-"""The folders of a snapshot, and of a job's work folder: one with the site's home, one with files made for the
-backup."""
+"""The two folders of a snapshot, and of a job's work folder: the site's home, and files made for the backup."""
 LISTED: Final = f"{CONTENT}/manifest"
-"""The manifest as it was scanned, at the same place in both."""
+"""The manifest of the scan, at the same path in both."""
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 """Visitors have priority over backups."""
 QUICK_SECONDS: Final = 900.0
@@ -71,7 +70,7 @@ _REFUSED: Final = {
 _LOCKED: Final = re.compile(r"already locked.* by PID (?P<process>\d+) on (?P<host>\S+) by (?P<user>\S*)")
 _LOCKED_SINCE: Final = re.compile(r"lock was created at (\S+ [0-9:]+)")
 LOCK_MINUTES: Final = 30
-"""restic takes no notice of a lock that was not refreshed for so long; a running restic does so every five minutes."""
+"""restic ignores a lock that was not refreshed for so long; a running restic refreshes its lock every five minutes."""
 _SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
 _PYTHON: Final = (sys.executable, "-I", "-S")
 
@@ -144,14 +143,15 @@ class SystemRestic:
         await self._run(run, repository, command)
 
     async def unlock(self, run: Run, repository: Repository) -> None:
-        """Only if there is a lock at all, which is quick to see in a local folder: a killed restic leaves its lock."""
+        """Remove locks of processes that have ended: a killed restic leaves its lock. In a local folder restic is
+        started only if there is a lock."""
         if repository.is_local and not await trio.to_thread.run_sync(_locks, repository):
             return
         await self._remove_unfinished(run, repository)
         await self._run(run, repository, ["unlock"])
 
     async def _remove_unfinished(self, run: Run, repository: Repository) -> None:
-        """A bucket has none: an object appears once it is complete."""
+        """Remove restic's unfinished files. A bucket has none, since an object appears only when it is complete."""
         command: tuple[str, ...]
         stdin: Path | None = None
         if repository.is_local:
@@ -269,7 +269,7 @@ class SystemRestic:
         await self._run(run, repository, ["check"], seconds=LONG_SECONDS)
 
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
-        """This changes their ids: find them by their other tags."""
+        """Add `tag` to the snapshots. This changes their ids: find them by their other tags."""
         said = await self._run(run, repository, ["tag", "--add", tag, *snapshots])
         if not any(line.startswith(f"modified tags on {len(snapshots)} ") for line in said):
             raise unavailable("restic did not mark the snapshot as complete, so this backup does not count.")
@@ -308,7 +308,7 @@ class SystemRestic:
         cell: tuple[Path, Path] | None = None,
         folder: Path | None = None,
     ) -> list[str]:
-        """Returns the last lines of restic's output. Its failures become ServiceErrors with its own words. It is
+        """Returns the last lines of restic's output. Its failures become ServiceErrors with restic's message. It is
         stopped after `stalled` seconds without progress; by default a remote repository must answer."""
         if stalled is None:
             stalled = math.inf if repository.is_local else ANSWER_SECONDS
@@ -357,7 +357,7 @@ class _RefusedError(ServiceError):
 
 
 def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceError:
-    """restic's own message, without its environment's secrets."""
+    """The error with restic's own message, without the secrets of its environment."""
     plain = [line for line in said if line.strip() and not line.startswith("{")]
     if any(_INCOMPLETE in line for line in said):
         unread = [str(told.get("item", "")) for line in said if (told := _object(line)).get("message_type") == "error"]
@@ -381,7 +381,7 @@ def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceE
 
 
 def _place(line: str) -> object:
-    """restic's progress, from a status line without its time-dependent parts."""
+    """A value that changes only if restic makes progress: a status line without its time-dependent parts."""
     told = _object(line)
     if told.get("message_type") == "status":
         return told.get("bytes_done"), told.get("files_done")

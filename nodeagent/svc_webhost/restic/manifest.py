@@ -7,8 +7,8 @@ file `s` size, `h` SHA-256, of a link `l` its target. `n` (modified), `c` (chang
 - `scan` lists a tree. A file with the same size, times and inode as in the previous manifest is not read again;
 - `compare` looks at a scanned tree again after its snapshot was made: if every entry has the same times, size and
   inode, the manifest is that of the snapshot;
-- `settle` otherwise makes it that of the snapshot: a file that restic has seen differently was changed, and gets the
-  size and the mode of the snapshot, without a SHA-256: restic's own checksums cover its content;
+- `settle`, if something has changed, adapts the manifest to the snapshot: an entry of a changed file gets the
+  snapshot's size and mode, and no SHA-256, since restic's own checksums cover the content;
 - `verify` gives a restored tree to its account and compares it with the manifest, byte for byte.
 
 It runs as a separate program, so that a large site does not load the core or use its memory. Standard library only.
@@ -178,7 +178,7 @@ def read(manifest: str) -> Iterator[Entry]:
 
 
 def size_below(manifest: str, below: str) -> int:
-    """Bytes of the files that `verify` would check."""
+    """The bytes of the files that `verify` would compare."""
     return sum(
         entry.get("s", 0)
         for entry in read(manifest)

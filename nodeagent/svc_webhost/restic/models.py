@@ -14,8 +14,8 @@ from svc_common.errors import ErrorCode, ServiceError
 
 
 class Run(Protocol):
-    """Runs a program to its end, and ends it with its children when it is cancelled or the core dies. Raises
-    ServiceError when it fails."""
+    """Runs a program to its end. When the call is cancelled or the core dies, the program and its children are killed.
+    Raises ServiceError if it fails."""
 
     async def __call__(
         self,
@@ -48,7 +48,7 @@ class Repository:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     sftp: SftpFolder | None = None
     explains: bool = True
-    """False: the repository's server says why it refuses only if it is asked without options."""
+    """False: the repository's server explains a refusal only to a request without `options`."""
 
     @property
     def is_local(self) -> bool:
@@ -61,7 +61,7 @@ class _Told(BaseModel):
 
 
 class Snapshot(_Told):
-    """`id` is the whole one; `time` is when it was made, which a copy and a new tag leave as it is."""
+    """`id` is the full id. `time` is that of the backup; a copy and a new tag do not change it."""
 
     id: str
     tags: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class BackupEnded(_Told):
 
 
 class Scanned(_Told):
-    """`new_bytes`: of files that the backup before does not have. `named`: of what was left out, the first ones."""
+    """`new_bytes`: of files that the previous backup lacks. `named`: the first of the entries that were left out."""
 
     files: int
     bytes: int
@@ -88,8 +88,8 @@ class Scanned(_Told):
 
 
 class Settled(_Told):
-    """`changed`: entries that were changed between the manifest and the snapshot. `exact`: the manifest that the
-    snapshot holds is its own."""
+    """`changed`: entries that were changed between the manifest and the snapshot. `exact`: the manifest inside the
+    snapshot matches the snapshot."""
 
     files: int
     bytes: int
@@ -98,7 +98,7 @@ class Settled(_Told):
 
 
 class Verified(_Told):
-    """`wrong`: entries that differ from the manifest; `named` says how, of the first ones."""
+    """`wrong`: how many entries differ from the manifest; `named`: the first of them, with the difference."""
 
     entries: int
     wrong: int

@@ -8,8 +8,8 @@ frees a port that it binds itself as soon as it ends; so it is started as by ine
 standard input and output.
 
 sshd limits connections that have not signed in only if it accepts them itself (MaxStartups). Here a connection counts
-until sshd would have ended it for not signing in, or until a check of its processes, made only while many count, finds
-that it has: then one of them runs as the account of a site.
+as new for `LOGIN_SECONDS`, or until a check finds that it has signed in: then one of its processes runs as the account
+of a site. Processes are checked only while many connections are new.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWN: Final = ("root", "sshd")
 
 
 class Arrivals:
-    """Connections that may not have signed in, by the pid of their sshd: when each came, and from where."""
+    """Connections that may not have signed in: by the pid of their sshd, the time and the source of each."""
 
     def __init__(self, signed_in: Callable[[int], bool]) -> None:
         self._signed_in = signed_in
@@ -49,6 +49,7 @@ class Arrivals:
         self._looked = 0.0
 
     def admits(self, source: str, now: float) -> bool:
+        """Whether to serve a new connection from `source`; `now` is monotonic."""
         new = self._new(now)
         if len(new) >= _CROWD and now - self._looked >= _LOOK_SECONDS:
             self._looked = now
@@ -71,12 +72,13 @@ class Arrivals:
 
 
 def source_of(address: str) -> str:
+    """The source that an address counts for: an IPv4 address itself, the /64 of an IPv6 address."""
     address = address.partition("%")[0]
     return str(IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
 def has_signed_in(sshd: int, strangers: frozenset[int]) -> bool:
-    """By its children: before a login has signed in, one of them runs as one of the users `strangers`."""
+    """Whether the login of this sshd has signed in. Until then its children run as one of the users `strangers`."""
     # Processes may end while they are looked at.
     with suppress(OSError):
         with open(f"/proc/{sshd}/task/{sshd}/children") as file:
@@ -148,7 +150,7 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
 
 
 def _somebody_may_sign_in() -> bool:
-    """Looks at the accounts of this view: if there are only root and sshd, no sshd is started."""
+    """Whether /etc/passwd of this view has accounts besides root and sshd; if not, no sshd is started."""
     return any(name not in _OWN for name, _ in _accounts())
 
 

@@ -21,7 +21,7 @@ ROOTS: Final = "/run/sftp"
 the login's session. In this folder, `site` is the folder that the login sees."""
 SITE: Final = "site"
 SHELLS: Final = "/run/shells"
-"""In the same view: the chroot of logins with a shell, in which sshd executes `enter`."""
+"""In the same view: the chroot of logins with a shell, in which sshd executes `sftp/shell/enter.py`."""
 _SHELL_GROUP: Final = "shell"
 _SHELL_GID: Final = 65533
 DEFAULT_PORT: Final = 2222
@@ -36,9 +36,9 @@ class SftpSettings:
 
 
 def sshd_configuration(settings: SftpSettings, folder: Path) -> str:
-    """All paths but those of host keys are in the server's own view. `internal-sftp` is part of sshd: nothing in the
-    chroot is executed, except for logins with a shell. Forwarding is off: a site's programs can reach by themselves
-    what the site may reach."""
+    """The text of sshd_config. All paths except those of host keys are in the server's own view. `internal-sftp` is
+    part of sshd: nothing in the chroot is executed, except for logins with a shell. Forwarding is off: a site's
+    programs can reach by themselves what the site may reach."""
     keys = "\n".join(f"HostKey {folder}/host_{each}_key" for each in HOST_KEY_TYPES)
     return f"""\
 Port {settings.port}

@@ -3,10 +3,10 @@
     python -I -S enter.py serve FOLDER PROGRAM ARGUMENT...   take on the view, then execute the program
     python -I -S enter.py agree FOLDER PID                   update the logins in the view of that process
 
-Run as root. FOLDER holds `etc/`, `shells/`, and `logins.json`: by login the home of its site, its user id, and which
-folder below it is shown. In the view /run/sftp/LOGIN is root's, as sshd requires of a chroot, and /run/sftp/LOGIN/site
-is that folder. Logins with a shell are confined to /run/shells, which is `shells/`: the machine's /usr, and the sockets
-of the services that run their shells. The mounts exist in the view alone, and go with the server.
+Run as root. FOLDER holds `etc/`, `shells/`, and `logins.json`: for each login the home of its site, its user id, and
+the folder below the home that it sees. In the view, root owns /run/sftp/LOGIN, as sshd requires of a chroot, and
+/run/sftp/LOGIN/site is that folder. Logins with a shell are confined to /run/shells, which is `shells/`: the machine's
+/usr, and the sockets of the services that run their shells. The mounts exist in the view alone, and go with the server.
 
 Invariant: no link is followed on the way to a mounted folder. The site's account can place links, and root mounts.
 """

@@ -64,7 +64,7 @@ class SftpServer:
         return self._folder / "sshd.log"
 
     def service(self) -> Service:
-        """Other settings are another service: a port cannot be changed while it runs. The launcher holds the port
+        """The service with these settings; a change of the settings restarts it. The launcher holds the port
         (`accept`)."""
         configuration = sshd_configuration(self._settings, self._folder)
         python = (sys.executable, "-I", "-S")
@@ -120,7 +120,7 @@ class SftpServer:
             raise SftpError(f"The keys of the SFTP server cannot be read: {error}") from error
 
     async def _view(self) -> int:
-        """The pid of the server, once it has a view of its own: until then it has the machine's."""
+        """The pid of the server, once it has entered its own view. Raises `SftpError` if it does not start."""
         with trio.move_on_after(START_SECONDS):
             while True:
                 status = await self._launcher.status(SERVICE)
@@ -199,7 +199,7 @@ def _sshd_uid() -> int:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """The file is always complete, either old or new."""
+    """Replace the file atomically: readers see the old or the new content."""
     if path.exists() and path.read_text() == text:
         return
     new = path.with_name(f".{path.name}.new")
@@ -221,15 +221,16 @@ def _accepts(pid: int) -> bool:
 
 def _end_sessions(etc: Path, stay: frozenset[str]) -> None:
     """Includes sessions of a stopped or killed server, which may outlive it. A login whose password was accepted a
-    moment ago is found as well: its process has the login in its title from the first word about it."""
+    moment ago is found as well: sshd puts the login into the title of its process as soon as it knows it."""
     for pid in _sessions(etc, stay):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def _sessions(etc: Path, stay: frozenset[str]) -> list[int]:
-    """Any program may use such a title, so it counts only in a view of this server: one in which `etc` is /etc. The
-    half of a session that sshd has confined to a folder does not see it; the other half does."""
+    """The pids of sessions of logins that are not in `stay`. Any program may use such a title, so a process counts only
+    in this server's view, in which `etc` is /etc. A session has two processes: one is confined to a folder and does not
+    see /etc, the other one does."""
     titled: list[tuple[int, str]] = []
     views: set[str] = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):

@@ -113,7 +113,7 @@ class _Scanner:
         self._ended()
 
     def _ended(self) -> None:
-        """A value is complete: its container expects one element less."""
+        """Note that a value is complete: its container expects one element less."""
         if self._open:
             self._open[-1] -= 1
 
@@ -133,7 +133,7 @@ class _Scanner:
             self._replace(found.start(), self._at, b's:%d:"%b";' % (len(new), new))
 
     def _own(self, counted: re.Match[bytes]) -> None:
-        """An object in its own format."""
+        """Read an object in its own format (`C:`)."""
         begin = counted.end()
         end = begin + int(counted[1])
         self._at = end

@@ -5,10 +5,10 @@ The order is a file with a JSON object: `source`, the folder of the site that is
 gets them; `entries`, which entries of the folder; `newest`: only files that the target lacks or has in an older
 version.
 
-The source site may swap anything at any moment. So every step is taken from a descriptor of the parent folder, without
-following a link, and the opened file is checked rather than its name: files and folders of the site's own account are
-copied, links as they are, and nothing else. The disk's free space is checked while the copy grows, whatever was counted
-before. It needs the standard library only.
+The source site may swap anything at any moment. So every step starts from a descriptor of the parent folder and follows
+no link, and checks concern the opened file, not its name. Only files and folders of the site's own account are copied,
+and links as links. The disk's free space is checked while the copy grows, whatever was counted before. It needs the
+standard library only.
 """
 
 from __future__ import annotations

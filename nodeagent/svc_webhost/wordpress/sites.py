@@ -72,7 +72,7 @@ class Theme(_Answer):
 
 
 class WordPressState(_Answer):
-    """What a WordPress says of itself. `update`: the newer version of WordPress that it knows of."""
+    """What a WordPress reports. `update`: the newer version of WordPress that it knows of."""
 
     version: _Text
     update: _Text | None
@@ -85,7 +85,7 @@ class WordPressState(_Answer):
 
 
 class LoginLink(_Answer):
-    """`path` of the site's address, once, until `until` (seconds since the epoch)."""
+    """`path` below the site's address logs one visitor in, once, until `until` (seconds since the epoch)."""
 
     path: Annotated[str, Field(pattern=r"^/svc-login-[0-9a-f]{64}\.php$")]
     login: _Text
@@ -138,7 +138,7 @@ class Handover:
 
 
 class Configured(_Answer):
-    """What wp-config.php says of where the content is."""
+    """The database and the prefix of the tables in wp-config.php."""
 
     database: Annotated[str, Field(pattern=r"^[A-Za-z0-9_$-]{1,64}$")]
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{0,40}$")]
@@ -188,11 +188,11 @@ class WordPressSites(Protocol):
         ...
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
-        """Visitors get a page that says so, or the site again."""
+        """Turn maintenance mode on or off; while it is on, visitors get the maintenance page."""
         ...
 
     async def configured(self, account: SiteAccount) -> Configured:
-        """The values in its wp-config.php. Raises `WordPressRefusedError` if they are not plain there."""
+        """The values in its wp-config.php. Raises `WordPressRefusedError` unless they are written as plain strings."""
         ...
 
     async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
@@ -346,8 +346,8 @@ class PhpWordPressSites:
         return _checked(kind, answer[0])
 
     async def _place_tool(self) -> None:
-        """In a place that every site's account can read: the panel's own files may be in a folder that it may not
-        enter."""
+        """Copy the tool to a folder that every site's account can read: the panel's own files may be in one that
+        accounts cannot enter."""
         async with self._placing:
             if not self._placed:
                 await trio.to_thread.run_sync(_place, self._tool)

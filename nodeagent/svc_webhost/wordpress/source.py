@@ -47,12 +47,13 @@ class WordPressTree:
         self._one = trio.Lock()
 
     async def path(self) -> Path:
-        """Readable for everybody. Raises `WordPressError` if there is no WordPress, or not the named one."""
+        """A folder with the files, readable for every account. Raises `WordPressError` if there is no WordPress, or the
+        archive has another digest."""
         async with self._one:
             return await trio.to_thread.run_sync(self._found)
 
     async def languages(self) -> frozenset[str]:
-        """Besides English: `de_DE`, `fr_FR`."""
+        """The languages of the source besides English, such as `de_DE`."""
         tree = await self.path()
         return await trio.to_thread.run_sync(_languages, tree)
 
@@ -72,7 +73,7 @@ class WordPressTree:
 
 
 def _unpack(archive: Path, sha256: str, to: Path) -> None:
-    """Completely or not at all: an unfinished folder has another name."""
+    """Unpack the archive into `to`, completely or not at all: an unfinished folder has another name."""
     to.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     part = to.with_name(f"{to.name}.part")
     remove_tree(part, ignore_errors=True)
@@ -125,7 +126,7 @@ def _files(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _write(folder: Path, name: str, content: IO[bytes]) -> None:
-    """As 0644, folders as 0755, whatever the archive says."""
+    """Write a file with mode 0644, and folders with 0755, whatever the archive says."""
     relative = PurePosixPath(name)
     if relative.is_absolute() or ".." in relative.parts:
         raise WordPressError(f"the archive has {name}, which leads out of its folder")

@@ -1,5 +1,6 @@
 #!/usr/bin/python3 -IS
-"""The shell of logins for sshd: passes its terminal or pipes to the service of the login, and ends as that says.
+"""The shell of logins for sshd: passes its terminal or pipes to the service of the login, and ends with the status or
+signal that the service reports.
 
     enter                a terminal, or pipes instead
     enter -c COMMAND     a command, or the SFTP server

@@ -5,7 +5,7 @@
 It listens on the descriptor that `SVC_LISTENING` names. `UID` is the account's, and `COMMAND` the command that runs a
 program with its arguments, appended to it, as the account in its view of the server (`confined/enter_site.py`). Each
 session is a child process, which starts the program with the descriptors that it received, passes signals on to it, and
-answers with its end as JSON: `{"status": 1}` or `{"signal": 15}`.
+answers with the program's status or signal as JSON: `{"status": 1}` or `{"signal": 15}`.
 
 Invariants:
 - only the account is served, according to the kernel's credentials of the connection;
