@@ -3,11 +3,13 @@ named."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from svc_webhost.archives.model import FoundSite, Survey
+from svc_webhost.archives.placing import below, outermost
 
 CONFIGURATIONS: Final = re.compile(
     r"(?:.*/)?(?:wp-config\.php|configuration\.php|\.env|sites/default/settings\.php|app/etc/env\.php"
@@ -34,19 +36,23 @@ DATABASE: Final = ("DB_NAME", "DB_USER", "DB_PASSWORD", "DB_HOST")
 def describe(survey: Survey, site: FoundSite) -> None:
     """Record the applications found in the site's files."""
     files, size = survey.folders.get(site.root, (0, 0))
-    for other in site.without:
-        inner = survey.folders.get(other, (0, 0))
-        files, size = files - inner[0], size - inner[1]
+    if site.application is not None:
+        files, size = survey.folders.get(site.application, (0, 0))
+    for other in outermost(site.without):
+        if below(site.root if site.application is None else site.application, other) is not None:
+            inner = survey.folders.get(other, (0, 0))
+            files, size = files - inner[0], size - inner[1]
     site.files, site.size = files, size
-    above = site.root.rpartition("/")[0]
+    above = posixpath.dirname(site.root)
+    around = [site.root, *site.home, *([] if site.application is None else [site.application])]
     for path in (f"{site.root}/wp-config.php", f"{above}/wp-config.php".lstrip("/")):
         if path in survey.texts and f"{site.root}/wp-load.php" in survey.marks:
             site.wordpress, site.database = path, database_of(survey.texts[path])
             break
     for name, program in _NAMES.items():
-        for folder in (site.root, *site.home, *([above] if name == ".env" else [])):
-            if f"{folder}/{name}" in survey.marks:
-                site.applications.append(f"{folder}/{name} ({program})")
+        for folder in dict.fromkeys([*around, *([above] if name == ".env" else [])]):
+            if (path := f"{folder}/{name}".lstrip("/")) in survey.marks:
+                site.applications.append(f"{path} ({program})")
 
 
 # A wp-config.php is only text here: constants are found by their form, and everything else stays byte for byte when it

@@ -23,6 +23,8 @@ from svc_webhost.archives.model import (
     Survey,
     domain_of,
 )
+from svc_webhost.archives.placing import below
+from svc_webhost.archives.surroundings import followed, surround
 from svc_webhost.archives.zonefile import read_zone
 
 WANTED: Final = re.compile(
@@ -76,10 +78,10 @@ def _sites(
         return
     addons = main.get("addon_domains")
     addons = addons if isinstance(addons, dict) else {}
-    below = set(map(str, addons.values()))
+    internal = set(map(str, addons.values()))
     parked = [str(each) for each in main.get("parked_domains") or [] if isinstance(main.get("parked_domains"), list)]
     listed = main.get("sub_domains") if isinstance(main.get("sub_domains"), list) else []
-    subs = [str(each) for each in listed or [] if str(each) not in below]
+    subs = [str(each) for each in listed or [] if str(each) not in internal]
     wanted = [(domain, domain, parked), *((str(name), str(sub), []) for name, sub in addons.items())]
     wanted += [(sub, sub, []) for sub in subs]
     for name, described, more in wanted:
@@ -90,7 +92,8 @@ def _sites(
         told = _yaml(survey.text(f"userdata/{described}"))
         old_home = str(told.get("homedir") or settings.get("HOMEDIR") or f"/home/{user}")
         folder = str(told.get("documentroot") or f"{old_home}/public_html")
-        root = folder.removeprefix(f"{old_home.rstrip('/')}/").strip("/")
+        inside = below(old_home.rstrip("/"), folder.rstrip("/"))
+        root = folder.strip("/") if inside is None else inside
         aliases = [*str(told.get("serveralias") or f"www.{own}").split(), *more]
         names = {
             alias
@@ -104,22 +107,18 @@ def _sites(
         account.sites.append(
             FoundSite(
                 own,
-                f"{home}/{root}".rstrip("/"),
+                followed(survey, home, old_home, f"{home}/{root}".rstrip("/")),
                 sorted(str(each) for each in names if not str(each).startswith("mail.")),
                 php=_php(str(told.get("phpversion") or "")),
                 old_home=old_home,
                 home_in_archive=home,
             )
         )
-    nest(account.sites)
-    taken = {site.root for site in account.sites}
-    primary = account.sites[0] if account.sites else None
-    for name in survey.below(home):
-        folder = f"{home}/{name}"
-        if name.startswith(".") or name in _OF_HOST or any(r == folder or r.startswith(f"{folder}/") for r in taken):
-            continue
-        if primary is not None:
-            primary.home.append(folder)
+    surround(survey, account, _OF_HOST)
+    for site in account.sites:
+        if site.root == home:
+            # The home itself is the document root: what cPanel keeps there is no part of the site.
+            site.without += [folder for name in sorted(_OF_HOST) if survey.there(folder := f"{home}/{name}")]
     for site in account.sites:
         describe(survey, site)
 
@@ -158,14 +157,6 @@ def _own(record: FoundRecord) -> bool:
         case "TXT":
             return str(record.data["text"]).startswith(("path=", "_cpanel-dcv-test-record="))
     return False
-
-
-def nest(sites: list[FoundSite]) -> None:
-    """Where one site's folder lies inside another site's folder, it belongs to the inner site."""
-    for site in sites:
-        site.without = sorted(
-            {other.root for other in sites if other is not site and other.root.startswith(f"{site.root}/")}
-        )
 
 
 def _databases(survey: Survey, account: Account, user: str) -> None:
@@ -228,6 +219,7 @@ def _prefixed(account: Account, prefix: str) -> Account:
         site.home_in_archive = prefix + site.home_in_archive
         site.without = [prefix + each for each in site.without]
         site.home = [prefix + each for each in site.home]
+        site.application = None if site.application is None else prefix + site.application
         site.wordpress = None if site.wordpress is None else prefix + site.wordpress
     for database in account.databases:
         database.dump = prefix + database.dump

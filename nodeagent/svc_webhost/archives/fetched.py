@@ -21,6 +21,7 @@ from svc_webhost.archives.applications import describe
 from svc_webhost.archives.extensions import extension_names
 from svc_webhost.archives.model import Account, Format, FoundDatabase, FoundSite, Kind, Survey, domain_of
 from svc_webhost.archives.placing import below
+from svc_webhost.archives.surroundings import take_application
 
 DESCRIPTION: Final = "svc-import.json"
 PHP: Final = "svc-import/php.json"
@@ -69,6 +70,8 @@ def read(survey: Survey) -> Account | None:
     for folder in others:
         if not survey.there(folder):
             account.leave(Kind.FILES, folder, "the folder has no files")
+        elif folder == posixpath.dirname(root):
+            take_application(survey, site, folder)
         elif below(root, folder) is None:
             site.home.append(folder)
     describe(survey, site)

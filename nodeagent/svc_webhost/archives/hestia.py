@@ -21,6 +21,7 @@ from svc_webhost.archives.model import (
     Survey,
     domain_of,
 )
+from svc_webhost.archives.surroundings import followed, surround
 from svc_webhost.archives.zonefile import read_zone
 
 WANTED: Final = re.compile(
@@ -31,6 +32,7 @@ MARKED: Final = re.compile(
     r"(?:web/[^/]+/conf/[^/]+\.(?:crt|key|ca|pem)|db/[^/]+/[^/]+\.sql(?:\.gz|\.zst)?|mail/[^/]+/(?:hestia|vesta)/.*)"
 )
 _SITE: Final = re.compile(r"web/([^/]+)/(?:hestia|vesta)/web\.conf")
+_OF_HOST: Final = ("logs", "stats", "document_errors", "cgi-bin", "public_shtml")
 _PAIR: Final = re.compile(r"(?<![A-Z_0-9])([A-Z_0-9]+)='([^']*)'")
 
 
@@ -41,6 +43,9 @@ def read(survey: Survey) -> Account | None:
     account = Account(Format.HESTIA)
     for found in sites:
         _site(survey, account, found[1], _pairs(survey.text(found[0])))
+    surround(survey, account, _OF_HOST)
+    for site in account.sites:
+        describe(survey, site)
     for found in survey.matching(re.compile(r"db/([^/]+)/(?:hestia|vesta)/db\.conf")):
         _database(survey, account, found[1], _pairs(survey.text(found[0])))
     for found in survey.matching(re.compile(r"dns/([^/]+)/conf/[^/]+\.db")):
@@ -63,25 +68,18 @@ def _site(survey: Survey, account: Account, name: str, told: dict[str, str]) -> 
         account.leave(Kind.SITE, name, "the archive has no files of it" if domain else "this is no domain name")
         return
     aliases = {domain_of(each) for each in told.get("ALIAS", "").split(",")} - {None, domain}
-    root = f"{data}/public_html"
-    custom = told.get("CUSTOM_DOCROOT", "").strip("/").partition("/public_html/")[2]
-    if custom:
-        root = f"{root}/{custom}".rstrip("/")
+    custom = f"{told.get('CUSTOM_DOCROOT', '').strip('/')}/".partition("/public_html/")[2].strip("/")
+    root = f"{data}/public_html/{custom}".rstrip("/")
+    old_home = f"/home/{told['USER']}/web/{name}" if told.get("USER") else ""
     php = re.fullmatch(r"PHP-([0-9])_([0-9])", told.get("BACKEND", ""))
     site = FoundSite(
         domain,
-        root,
+        followed(survey, data, old_home, root),
         sorted(str(each) for each in aliases),
         php=None if php is None else f"{php[1]}.{php[2]}",
-        old_home=f"/home/{told['USER']}/web/{name}" if told.get("USER") else None,
+        old_home=old_home or None,
         home_in_archive=data,
     )
-    site.home = [
-        f"{data}/{folder}"
-        for folder in survey.below(data)
-        if folder not in ("public_html", "logs", "stats", "document_errors", "cgi-bin", "public_shtml")
-    ]
-    describe(survey, site)
     account.sites.append(site)
     files = [f"web/{name}/conf/{name}.{end}" for end in ("crt", "key", "ca")]
     if files[0] in survey.marks:

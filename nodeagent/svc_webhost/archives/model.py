@@ -47,14 +47,18 @@ class Kind(StrEnum):
 
 @dataclass
 class FoundSite:
-    """`root` is the folder of its document root; `without` are folders below it that belong to other sites. `home` are
-    further folders that its programs may need, which are placed next to the document root."""
+    """`root` is the folder of its document root; `without` are folders that belong to other sites. `home` are further
+    folders and files that its programs may need, which are placed next to the document root. `application` is the
+    folder above the document root, if all of it is the site's: its content is placed there too."""
 
     domain: str
     root: str
     aliases: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
     home: list[str] = field(default_factory=list)
+    application: str | None = None
+    renamed: list[str] = field(default_factory=list)
+    """Folders of the application that cannot have their own names here."""
     php: str | None = None
     extensions: list[str] = field(default_factory=list)
     """PHP extensions that the site's own files require."""
@@ -191,11 +195,13 @@ def account_of(data: Mapping[str, Any]) -> Account:
 @dataclass
 class Survey:
     """Result of one pass through an archive. `texts` are small files that a format wants; `folders` has for each folder
-    the number of files in and below it, and their bytes; `marks` are files whose presence matters."""
+    the number of files in and below it, and their bytes; `marks` are files whose presence matters; `links` are symbolic
+    links with their targets."""
 
     texts: dict[str, bytes] = field(default_factory=dict)
     folders: dict[str, tuple[int, int]] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)
+    links: dict[str, str] = field(default_factory=dict)
     entries: int = 0
     size: int = 0
 
@@ -226,6 +232,7 @@ class Survey:
             {short: text for path, text in self.texts.items() if (short := cut(path)) is not None},
             {short: counted for path, counted in self.folders.items() if (short := cut(path)) is not None},
             {short for path in self.marks if (short := cut(path)) is not None},
+            {short: target for path, target in self.links.items() if (short := cut(path)) is not None},
             self.entries,
             self.size,
         )

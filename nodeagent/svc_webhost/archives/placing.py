@@ -1,7 +1,8 @@
 """Where the content of an archive is placed in the site's folder, and where its links then lead. Pure functions.
 
     the document root                   public/
-    other folders of the same home      under their own names next to it, so that `../vendor` still works
+    others in its application's folder  next to public/, under their own names, so that `../vendor` still works
+    other folders of the same home      likewise, but in private/ if the site has an application's folder
     wp-config.php above the root        next to public/ as well, where WordPress looks for it
 
 Nothing is placed in the folder that the import itself uses in the site: what was unpacked there was judged.
@@ -12,6 +13,7 @@ A link is kept if its target is imported with the same site, and else left out: 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Collection
 from typing import Final
 
 from svc_webhost.archives.model import FoundSite
@@ -20,6 +22,9 @@ ASIDE: Final = "private/.svc-import"
 """The folder in a site that contains its unpacked files, dumps and certificates until they are used."""
 _OWN: Final = frozenset({"public", "private", "tmp", "releases", "shared", "logs"})
 """Folders of a site that have a fixed meaning."""
+MOVED: Final = _OWN - {"private", "tmp", "logs"}
+"""Those that an application's folder of the same name is not put into. Frameworks write caches and logs into `../tmp`
+and `../logs`: these stay where they are looked for."""
 
 
 def below(folder: str, path: str) -> str | None:
@@ -29,6 +34,18 @@ def below(folder: str, path: str) -> str | None:
     if path == folder:
         return ""
     return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
+
+
+def prefixes(path: str) -> list[str]:
+    """The path and the folders above it, the outermost first."""
+    names = path.split("/")
+    return ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
+
+
+def outermost(folders: Collection[str]) -> list[str]:
+    """Those that lie in none of the others."""
+    known = frozenset(folders)
+    return [each for each in folders if not any(above in known for above in prefixes(each)[:-1])]
 
 
 def placed_at(site: FoundSite, path: str) -> str | None:
@@ -45,16 +62,22 @@ def _placed_at(site: FoundSite, path: str) -> str | None:
     rest = below(site.root, path)
     if rest is not None:
         return f"public/{rest}".rstrip("/")
+    rest = None if site.application is None else below(site.application, path)
+    if rest:
+        return f"private/{rest}" if rest.split("/", 1)[0] in MOVED else rest
     for folder in site.home:
         rest = below(folder, path)
         if rest is not None:
-            return f"{name_in_site(folder)}/{rest}".rstrip("/")
+            return f"{name_in_site(site, folder)}/{rest}".rstrip("/")
     return None
 
 
-def name_in_site(folder: str) -> str:
+def name_in_site(site: FoundSite, folder: str) -> str:
     """The name in the site of a folder of the home."""
     name = folder.rpartition("/")[2]
+    if site.application is not None:
+        # Next to the document root is the application's folder, which may have a folder of the same name.
+        return f"private/{name}"
     return f"private/{name}" if name in _OWN and name != "private" else name
 
 

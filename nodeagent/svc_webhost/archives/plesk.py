@@ -12,7 +12,6 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from svc_webhost.archives.applications import describe
-from svc_webhost.archives.cpmove import nest
 from svc_webhost.archives.model import (
     Account,
     Format,
@@ -24,10 +23,16 @@ from svc_webhost.archives.model import (
     Survey,
     domain_of,
 )
+from svc_webhost.archives.surroundings import followed, surround
 
 # The pattern stops at the first match within a name. Trying every later one as well would take quadratic time.
 WANTED: Final = re.compile(r"(?:.*/)?(?:(?:(?!info_)[^/])*info_[^/]*\.xml|dump\.xml)")
 MARKED: Final = re.compile(r"(?:.*/)?(?:(?!sqldump)[^/])*sqldump[^/]*(?:/[^/]+)?")
+_OF_HOST: Final = frozenset(
+    {"anon_ftp", "bin", "cgi-bin", "conf", "dev", "error_docs", "etc", "lib", "lib64", "logs", "pd", "statistics"}
+    | {"subdomains", "tmp", "usr", "var", "web_users"}
+)
+"""Folders of a subscription that Plesk makes: those of its own, and those of a login's chroot."""
 _MOST_ELEMENTS: Final = 200_000
 
 
@@ -56,7 +61,7 @@ def read(survey: Survey) -> Account | None:
             _domain(survey, account, folder, domain)
     if not account.sites and not account.left:
         return None
-    nest(account.sites)
+    surround(survey, account, _OF_HOST)
     for site in account.sites:
         describe(survey, site)
     for database in account.databases:
@@ -108,6 +113,8 @@ def _site(
         for site in account.sites:
             if survey.there(f"{site.home_in_archive}/{documents}") and documents != "httpdocs":
                 root, home = f"{site.home_in_archive}/{documents}", site.home_in_archive
+    if root is not None and home is not None:
+        root = followed(survey, home, f"/var/www/vhosts/{name}", root)
     if root is None or not survey.there(root):
         account.leave(Kind.SITE, name, "the archive has no files of it")
         return

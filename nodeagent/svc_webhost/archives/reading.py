@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from svc_webhost.archives import cpmove, extensions, fetched, hestia, passwords, plesk, tree, virtualmin
+from svc_webhost.archives import cpmove, extensions, fetched, hestia, passwords, plesk, surroundings, tree, virtualmin
 from svc_webhost.archives.applications import CONFIGURATIONS
 from svc_webhost.archives.model import Account, Kind, Reader, Survey
 
@@ -21,6 +21,7 @@ _MARKED: Final = (
     virtualmin.MARKED,
     plesk.MARKED,
     tree.MARKED,
+    surroundings.MARKED,
     CONFIGURATIONS,
 )
 _MOST: Final = 200

@@ -6,11 +6,13 @@ folder's name looks like one.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Final
 
 from svc_webhost.archives.applications import describe
 from svc_webhost.archives.model import Account, Format, FoundDatabase, FoundSite, Kind, Survey, domain_of
+from svc_webhost.archives.surroundings import has_application, take_application
 
 MARKED: Final = re.compile(r"(?:[^/]+/){0,4}index\.(?:php|html?)|(?:[^/]+/){0,3}[^/]+\.sql(?:\.gz|\.bz2|\.xz|\.zst)?")
 NO_DOMAIN: Final = "site.invalid"
@@ -31,6 +33,9 @@ def read(survey: Survey) -> Account:
     root = folders[0]
     named = next((name for part in reversed(root.split("/")) if (name := domain_of(part)) is not None), NO_DOMAIN)
     site = FoundSite(named, root)
+    above = posixpath.dirname(root)
+    if root and has_application(survey, above):
+        take_application(survey, site, above)
     describe(survey, site)
     account.sites.append(site)
     for path in sorted(survey.marks):

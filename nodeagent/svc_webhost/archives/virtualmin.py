@@ -11,7 +11,6 @@ import re
 from typing import Final
 
 from svc_webhost.archives.applications import describe
-from svc_webhost.archives.cpmove import nest
 from svc_webhost.archives.crontab import read_crontab
 from svc_webhost.archives.model import (
     Account,
@@ -23,6 +22,7 @@ from svc_webhost.archives.model import (
     Survey,
     domain_of,
 )
+from svc_webhost.archives.surroundings import followed, surround
 from svc_webhost.archives.zonefile import read_zone
 
 WANTED: Final = re.compile(r"(?:[^/]+/)?\.backup/[^/]+_(?:virtualmin|web|dns|cron)")
@@ -30,7 +30,9 @@ MARKED: Final = re.compile(
     r"(?:[^/]+/)?\.backup/[^/]+_(?:ssl_cert|ssl_key|ssl_ca|mail(?:_.*)?|(?:mysql|postgres)_[^/]+)"
 )
 _SERVER: Final = re.compile(r"((?:[^/]+/)?)\.backup/([^/]+)_virtualmin")
-_OF_HOST: Final = frozenset({"Maildir", "homes", "logs", "etc", "tmp", "awstats", "virtualmin-backup", "fcgi-bin"})
+_OF_HOST: Final = frozenset(
+    {"Maildir", "homes", "logs", "etc", "tmp", "awstats", "virtualmin-backup", "fcgi-bin", "domains"}
+)
 
 
 def read(survey: Survey) -> Account | None:
@@ -40,7 +42,7 @@ def read(survey: Survey) -> Account | None:
     account = Account(Format.VIRTUALMIN)
     for found in servers:
         _server(survey, account, found[1], found[2])
-    nest(account.sites)
+    surround(survey, account, _OF_HOST)
     for site in account.sites:
         describe(survey, site)
     for database in account.databases:
@@ -72,7 +74,8 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
     root = told.get("public_html_dir") or "public_html"
     if documents is not None and home and documents[1].startswith(f"{home}/"):
         root = documents[1][len(home) + 1 :]
-    if not survey.there(own + root):
+    folder = followed(survey, own.rstrip("/"), home, own + root)
+    if not survey.there(folder):
         account.leave(Kind.SITE, domain, f"the archive has no folder {own}{root}")
         return
     aliases = {
@@ -87,17 +90,10 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
         and not str(each).startswith(("mail.", "webmail.", "admin.", "autoconfig.", "autodiscover."))
     )
     site = FoundSite(
-        domain, own + root, [str(each) for each in names], old_home=home or None, home_in_archive=own.rstrip("/")
+        domain, folder, [str(each) for each in names], old_home=home or None, home_in_archive=own.rstrip("/")
     )
     version = re.search(r"\b([5-9]\.[0-9])\b", told.get("php_fpm_version", "") or told.get("php_version", ""))
     site.php = None if version is None else version[1]
-    site.home = [
-        f"{own}{each}"
-        for each in survey.below(own.rstrip("/"))
-        if not each.startswith(".")
-        and each not in _OF_HOST
-        and each not in (root.split("/")[0], "domains", "public_html")
-    ]
     account.sites.append(site)
 
 

@@ -190,6 +190,7 @@ class _Gathered:
         return size
 
     def finished(self) -> Survey:
+        self._survey.links = dict(self.links)
         for path, (files, size) in self._own.items():
             while True:
                 before = self._survey.folders.get(path, (0, 0))

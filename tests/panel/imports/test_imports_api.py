@@ -86,6 +86,39 @@ async def test_each_item_of_a_plan_is_named_once(world: World) -> None:
     assert len(named) == len(set(named))
 
 
+async def test_an_application_around_a_document_root_is_placed_whole(world: World) -> None:
+    portal = f"portal.{MAIN}"
+    packed = foreign.Packer()
+    packed.file("cp/ada", f"DNS={MAIN}\nUSER=ada\n")
+    packed.file("userdata/main", f"main_domain: {MAIN}\nsub_domains:\n  - {portal}\n")
+    packed.file(f"userdata/{MAIN}", "documentroot: /home/ada/public_html\nhomedir: /home/ada\n")
+    packed.file(f"userdata/{portal}", "documentroot: /home/ada/public_html/portal/public\nhomedir: /home/ada\n")
+    packed.file("homedir/public_html/index.html", "<h1>shop</h1>")
+    for name in (".env", "artisan", "vendor/autoload.php", "shared/x", "storage/app/public/a.png", "public/index.php"):
+        packed.file(f"homedir/public_html/portal/{name}", "x")
+    packed.link("homedir/public_html/portal/public/storage", "/home/ada/public_html/portal/storage/app/public")
+    imported = await world.uploaded(packed.gzipped())
+
+    job = await world.applied(imported)
+    home, other = world.home(await world.site(portal)), world.home(await world.site(MAIN))
+    placed = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+
+    assert job["status"] == "succeeded", job
+    assert of(imported, "files") == {
+        "homedir/public_html/portal": (
+            "import",
+            "the folder of its application: all of it is placed next to public/, which was public/ there",
+        ),
+        "homedir/public_html/portal/shared": (
+            "change",
+            "it becomes private/shared, as shared/ has another meaning here",
+        ),
+    }
+    assert placed >= {".env", "artisan", "vendor/autoload.php", "private/shared/x", "public/index.php"}
+    assert (home / "public/storage/a.png").resolve() == home / "storage/app/public/a.png"
+    assert [path.name for path in (other / "public").rglob("*")] == ["index.html"]
+
+
 async def test_tasks_and_the_certificate_come_with_the_site(world: World, tmp_path: Path) -> None:
     files = self_signed(tmp_path, [MAIN, f"www.{MAIN}"])
     pem = files.key.read_text() + files.certificate.read_text()

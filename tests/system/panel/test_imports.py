@@ -96,6 +96,36 @@ async def test_whichever_host_packed_it_the_site_is_the_same_and_answers(panel: 
                 assert (await panel.visit(f"blog-{number}.example")).text == "<h1>blog of Ada</h1>", name
 
 
+async def test_an_application_below_another_site_runs_with_what_lies_beside_its_document_root(
+    panel: PanelPrograms,
+) -> None:
+    portal = f"portal.{MAIN}"
+    packed = foreign.Packer()
+    packed.file("cp/ada", f"DNS={MAIN}\nUSER=ada\n")
+    packed.file("userdata/main", f"main_domain: {MAIN}\nsub_domains:\n  - {portal}\n")
+    packed.file(f"userdata/{MAIN}", "documentroot: /home/ada/public_html\nhomedir: /home/ada\n")
+    packed.file(f"userdata/{portal}", "documentroot: /home/ada/public_html/portal/public\nhomedir: /home/ada\n")
+    packed.file("homedir/public_html/index.html", "<h1>shop</h1>")
+    packed.file("homedir/public_html/portal/vendor/autoload.php", "<?php function said() { return 'loaded'; }", 0o600)
+    packed.file("homedir/public_html/portal/.env", "APP_NAME=Portal\n", 0o600)
+    packed.file(
+        "homedir/public_html/portal/public/index.php",
+        "<?php require __DIR__ . '/../vendor/autoload.php';"
+        "echo said(), ' ', parse_ini_file(__DIR__ . '/../.env')['APP_NAME'];",
+    )
+    async with panel.client() as root:
+        path = await uploaded(root, packed.gzipped())
+        job = await ended(root, (await root.post(f"{path}/apply", json={})).json()["id"])
+        assert job["status"] == "succeeded", job
+
+        assert (await panel.visit(portal)).text == "loaded Portal"
+        assert (await panel.visit(MAIN)).text == "<h1>shop</h1>"
+        for hidden in ("/portal/public/index.php", "/portal/vendor/autoload.php", "/portal/.env"):
+            assert (await panel.visit(MAIN, hidden)).status_code == 404
+        for hidden in ("/../vendor/autoload.php", "/vendor/autoload.php", "/.env"):
+            assert "APP_NAME" not in (await panel.visit(portal, hidden)).text
+
+
 def linked(tree: Tree) -> dict[str, bytes]:
     """What is read of it with its links followed to files."""
     return tree.files | {"wp-content/uploads/up.png": tree.files["wp-content/uploads/bild_1.png"]}

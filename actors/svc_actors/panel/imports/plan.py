@@ -190,16 +190,29 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
         )
     else:
         items.append(Item(Kind.PHP, domain, PlanAction.IMPORT, f"PHP {php}"))
-    items += [
-        Item(Kind.FILES, folder, PlanAction.IMPORT, f"next to its document root, as {name_in_site(folder)}/")
-        for folder in site.home
-    ]
+    items += _around(site)
     if site.wordpress is not None:
         reason = "a WordPress: its database is written into wp-config.php, and nothing else of it is changed"
         items.append(Item(Kind.CONFIGURATION, site.wordpress, PlanAction.CHANGE, reason))
     for path in site.applications:
         reason = "it is kept as it is: write the new names and passwords of databases into it yourself"
         items.append(Item(Kind.CONFIGURATION, path, PlanAction.LEAVE_OUT, reason))
+    return items
+
+
+def _around(site: FoundSite) -> list[Item]:
+    """The folders and files that come along with the document root."""
+    items = []
+    if site.application is not None:
+        root = f"{site.root.rpartition('/')[2]}/"
+        reason = f"the folder of its application: all of it is placed next to public/, which was {root} there"
+        items.append(Item(Kind.FILES, site.application or "/", PlanAction.IMPORT, reason))
+        for name in site.renamed:
+            reason = f"it becomes private/{name}, as {name}/ has another meaning here"
+            items.append(Item(Kind.FILES, f"{site.application}/{name}".lstrip("/"), PlanAction.CHANGE, reason))
+    for path in site.home:
+        reason = f"outside of its document root, as {name_in_site(site, path)}"
+        items.append(Item(Kind.FILES, path, PlanAction.IMPORT, reason))
     return items
 
 
