@@ -31,7 +31,7 @@ class Console(Protocol):
 
     @property
     def reachable(self) -> bool:
-        """Whether the machine's node is there now."""
+        """Whether the machine's node is online now."""
         ...
 
     async def refusal(self) -> Refusal | None:

@@ -65,7 +65,7 @@ def _fields(blob: bytes) -> Iterator[bytes]:
         start = at + 4
         at = start + int.from_bytes(blob[at:start], "big")
         if at > len(blob):
-            raise ValueError("cut off")
+            raise ValueError("the last string is cut off")
         yield blob[start:at]
 
 

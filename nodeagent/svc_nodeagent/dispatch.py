@@ -57,8 +57,8 @@ from svc_nodeagent.upgrade import Replaced
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
 _MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 64 * 1024
-"""The most bytes of a result; the rest of a frame is for the reported calls. A result too large for a frame would end
-every connection on which it is sent."""
+"""The most bytes of a result; the rest of the frame is for the `calls` that it reports. A result larger than a frame
+would end the connection, and be sent again on the next one."""
 _JOURNAL_RETRY = 5.0
 _TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 log = structlog.get_logger(__name__)

@@ -405,7 +405,7 @@ class SimulatedHost(SimulatedState):
         return self._moved(operation.vm_id, state, "resized")
 
     def _take_in(self, operation: VmMigrate) -> SentDisks:
-        """Its disks are empty, as all are here, so nothing is dialled."""
+        """Receive a machine. All disks are empty here, so no stream is opened."""
         spec = operation.machine
         if spec.vm_id in self.machines:
             raise HostError(FailureCode.CONFLICT, "This host already has files or a domain of the machine.")

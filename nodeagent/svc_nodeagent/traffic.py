@@ -151,7 +151,8 @@ class _State(BaseModel):
         return months[period]
 
     def forget_old_months(self, present: str) -> None:
-        """By the months that exist, not by the clock: a clock that jumps ahead for a while loses no account."""
+        """Remove months beyond the newest `MONTHS_KEPT`. They are counted, not compared with the clock, so a clock that
+        jumps ahead for a while loses no data."""
         periods = sorted({period for months in self.accounts.values() for period in months})
         kept = {*periods[-MONTHS_KEPT:], present}
         if kept.issuperset(periods):

@@ -34,12 +34,12 @@ async def hash_password(password: str) -> str:
 
 
 def hash_random_password(password: str) -> str:
-    """For a password of 128 random bits or more, which nobody can guess even with a quick hash."""
+    """Hash a password of at least 128 random bits. A quick hash suffices, since nobody can guess it."""
     return _hashed(password, _QUICK_METHOD, _QUICK_COST)
 
 
 async def hash_visitors_password(password: str) -> str:
-    """For a password chosen by a person, which nginx checks with every request."""
+    """Hash a password that a person has chosen and that nginx checks with every request, at a medium cost."""
     return await trio.to_thread.run_sync(_hashed, password, _QUICK_METHOD, _VISITORS_COST, limiter=_threads)
 
 

@@ -178,7 +178,7 @@ class KeeperLauncher:
 
 
 def wire(service: Service) -> dict[str, Any]:
-    """In the form that `keeper.definition.parse` reads."""
+    """The service as JSON that `keeper.definition.parse` reads."""
     fields = asdict(service)
     fields["environment"] = dict(service.environment)
     fields["log"] = None if service.log is None else str(service.log)

@@ -222,7 +222,7 @@ class SystemdLauncher:
         if not folder.is_dir() or folder.stat().st_uid != 0 or folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise LauncherError(f"{listening.path.parent} is not a folder that root alone may change.")
         if path.exists() and not path.is_socket():
-            raise LauncherError(f"{listening.path} is there and is not a socket: move it away.")
+            raise LauncherError(f"{listening.path} exists and is not a socket: move it away.")
 
     def _write(self, service: Service) -> None:
         for path, text, mode in (

@@ -65,11 +65,11 @@ class Packages(Protocol):
     """Methods with `run` raise what it raises; the others raise `PackageError`."""
 
     async def updates(self) -> list[PackageUpdate]:
-        """According to the package lists that were fetched last, within apt's preferences."""
+        """The updates in the package lists that were fetched last, within apt's preferences."""
         ...
 
     async def versions(self) -> Mapping[str, str]:
-        """Of every managed package that is installed."""
+        """The installed version of each managed package, by name."""
         ...
 
     async def held(self) -> frozenset[str]: ...
@@ -83,7 +83,7 @@ class Packages(Protocol):
     async def install(self, updates: Sequence[PackageUpdate], run: RunProgram) -> None: ...
 
     async def outdated(self, processes: Mapping[ServiceName, int]) -> frozenset[ServiceName]:
-        """Those of these services whose processes still run from files that were replaced."""
+        """The services among `processes` (main pid by name) whose processes still run from files that were replaced."""
         ...
 
 

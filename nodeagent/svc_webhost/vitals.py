@@ -54,7 +54,7 @@ class Vitals(Protocol):
         """What the programs of each site use, by its number."""
         ...
 
-    def callers(self, ports: Collection[int]) -> Mapping[str, int]:
+    def connections_by_address(self, ports: Collection[int]) -> Mapping[str, int]:
         """Number of connections to these ports by address; an IPv6 /64 network counts as one."""
         ...
 
@@ -91,7 +91,7 @@ class SystemVitals:
     def sites(self) -> Mapping[int, SiteUse]:
         return site_uses()
 
-    def callers(self, ports: Collection[int]) -> Mapping[str, int]:
+    def connections_by_address(self, ports: Collection[int]) -> Mapping[str, int]:
         found: Counter[str] = Counter()
         for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
             if not table.exists():

@@ -57,7 +57,7 @@ def service_of(
     try:
         stored = load(environment)
         if url is not None:
-            return of_url(normal_url(url), {each.url: each.service for each in stored.profiles.values()})
+            return service_at(normal_url(url), {each.url: each.service for each in stored.profiles.values()})
     except Failure:
         return ServiceKind.CONTROLLER  # The profile cannot be read: the command that needs it reports what is wrong.
     profile = stored.profiles.get(named or stored.current or "")
@@ -67,8 +67,9 @@ def service_of(
     return ServiceKind.PANEL if named is None and here else ServiceKind.CONTROLLER
 
 
-def of_url(url: str, known: Mapping[str, str | None]) -> ServiceKind:
-    """By the profile with that address; an address without a profile is a panel if its port is the panel's."""
+def service_at(url: str, known: Mapping[str, str | None]) -> ServiceKind:
+    """The service at an address: that of the profile with this address (`known`); without a profile, a panel if the
+    port is the panel's."""
     if url in known:
         return ServiceKind(known[url] or ServiceKind.CONTROLLER)
     return ServiceKind.PANEL if urlsplit(url).port == PANEL_PORT else ServiceKind.CONTROLLER

@@ -176,7 +176,7 @@ def _check_scopes(realm: Realm, wanted: list[str] | None, own: frozenset[str] | 
     """`own` are the scopes of the creating credential. Full authority includes every scope."""
     unknown = [scope for scope in wanted or () if scope not in realm.scopes.names]
     if unknown:
-        raise wrong_field("scopes", f"there is no scope {unknown[0]}; there are {', '.join(realm.scopes.names)}")
+        raise wrong_field("scopes", f"{unknown[0]} is not a scope; scopes are {', '.join(realm.scopes.names)}")
     if own is None:
         return
     excess = sorted(realm.scopes.closed(realm.scopes.names if wanted is None else wanted) - own)

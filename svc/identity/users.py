@@ -149,7 +149,7 @@ def check_role(realm: Realm, role: Role) -> None:
     given = realm.roles - {Role.MEMBER}
     if role not in given:
         known = ", ".join(each.value for each in Role if each in given)
-        raise wrong_field("role", f"there is no {role.value} here; there are {known}")
+        raise wrong_field("role", f"must be one of {known}")
 
 
 def _user(whole: person_records.Person) -> User:

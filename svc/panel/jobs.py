@@ -49,7 +49,7 @@ class JobErrorModel(PanelErrorBody):
 
 
 class JobStepModel(Model):
-    """Positions are 1, 2, 3, .... `error` is there when the step failed, and not otherwise."""
+    """Positions are 1, 2, 3, .... The member `error` exists only if the step failed."""
 
     position: int
     name: str
@@ -61,8 +61,8 @@ class JobStepModel(Model):
 
 
 class JobModel(Model):
-    """`error` is there only if the job failed. `site_id` is the site that the job is about, if it is about one;
-    `owner_id` is the account that it belongs to, null for a job of the server itself."""
+    """The member `error` exists only if the job failed. `site_id` is the site that the job is about, if it is about
+    one; `owner_id` is the account that it belongs to, null for a job of the server itself."""
 
     id: int
     kind: str

@@ -258,7 +258,7 @@ async def wordpress_order(
         raise wrong_field("admin_email", "name the administrator of the WordPress")
     languages = await _told(wordpress.languages)
     if language is not None and language != "en_US" and language not in languages:
-        raise wrong_field("language", f"there are en_US {' '.join(sorted(languages))}".strip())
+        raise wrong_field("language", f"must be one of {', '.join(['en_US', *sorted(languages)])}")
     return WordPressOrder(title or domain, "" if language in (None, "en_US") else language, admin_email)
 
 

@@ -88,7 +88,7 @@ class ActorAlerts(_PartAlerts):
     def __init__(self, database: Database) -> None:
         super().__init__(database, "actor:")
         self._others: dict[str, set[str]] = {}
-        """Of each type with too many, the actors without an alert of their own."""
+        """For each actor type with too many alerts: the crashed actors that share one alert."""
 
     def notice(self, crash: Crash) -> None:
         kind = crash.actor.partition(":")[0]

@@ -127,7 +127,7 @@ class RecordedVitals:
     def sites(self) -> dict[int, SiteUse]:
         return self.used
 
-    def callers(self, ports: Collection[int]) -> dict[str, int]:
+    def connections_by_address(self, ports: Collection[int]) -> dict[str, int]:
         return self.calling
 
 

@@ -11,7 +11,7 @@ from svc_actors.acme.errors import AcmeError, refused
 
 
 class Status(StrEnum):
-    """Of orders, authorizations and challenges; each has some of them."""
+    """The statuses of orders, authorizations and challenges; none of these has all of them."""
 
     PENDING = "pending"
     READY = "ready"

@@ -91,8 +91,8 @@ class UnrecordedSites:
     async def round(self) -> None:
         before = await trio.to_thread.run_sync(_site_folders, self.folders.sites)
         known = await _recorded(self.database)
-        # A site's record is written before its folder and removed after it. So folders that are there before and after
-        # the records are read, and have no record, are left over.
+        # A site's record is written before its folder and removed after it. So a folder without a record is left over
+        # if it exists both before and after the records are read.
         left = before & await trio.to_thread.run_sync(_site_folders, self.folders.sites) - known
         await self.database.transact(lambda tx: _point_out(tx, sorted(left)))
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """For the operator. `actor` reads `Type:key`, `during` names the handler."""
+    """A crash, for the operator. `actor` reads `Type:key`, `during` names the handler."""
 
     actor: str
     during: str
@@ -35,7 +35,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class KindStatistics:
-    """Of one actor type: live actors, messages waiting, and crashes since the start."""
+    """Figures of one actor type: live actors, waiting messages, and crashes since the start."""
 
     live: int
     waiting: int

@@ -101,7 +101,7 @@ async def reachable_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIte
     """As `database_urls`, for programs that run next to the service: if the service runs an embedded server, that one
     is used; otherwise one is started for the length of the block.
 
-    Raises `DatabaseStartError` where there is none, and for an account that its server would not let in.
+    Raises `DatabaseStartError` if there is no database, and for an account that its server would not accept.
     """
     path = data_dir / "postgresql"
     if not environ.get(URL_VARIABLE):

@@ -44,7 +44,7 @@ from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import Folders, in_thread, put_in_place
-from svc_nodeagent.hypervisor.qcow2 import unfit_header
+from svc_nodeagent.hypervisor.qcow2 import image_fault
 from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
 
 CHUNK_BYTES = 1024 * 1024
@@ -291,7 +291,7 @@ class ImageCache:
         if spec.format is ImageFormat.RAW:
             return
         try:
-            complaint = await in_thread(unfit_header, path)
+            complaint = await in_thread(image_fault, path)
             if complaint is None:
                 info = await inspect(path, spec.format.value)
                 if info.refers_to:

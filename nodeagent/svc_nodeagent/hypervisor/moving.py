@@ -48,7 +48,7 @@ from svc_nodeagent.hypervisor.images import ImageCache, file_name, require_room
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.hypervisor.qcow2 import unfit_disk
+from svc_nodeagent.hypervisor.qcow2 import is_unfit_disk
 from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import (
     PLAIN,
@@ -151,8 +151,8 @@ class Moves:
             stream = _Stream(await self._dial(operation.stream_token))
             try:
                 await stream.send(header.line())
-                told = _progress(report, "sending the disks", sum(disk.data_bytes for disk in header.disks))
-                sent = [await _send_disk(paths[disk.index], disk, stream, told) for disk in header.disks]
+                advance = _progress(report, "sending the disks", sum(disk.data_bytes for disk in header.disks))
+                sent = [await _send_disk(paths[disk.index], disk, stream, advance) for disk in header.disks]
                 if state is not None:
                     await stream.send(state)
                 fault_point("move.sent")
@@ -206,12 +206,12 @@ class Moves:
         for announced, disk in zip(header.disks, record.disks, strict=True):
             _require_size(announced, disk)
         base = self._images.base_of(record.base)
-        told = _progress(report, "receiving the disks", sum(disk.data_bytes for disk in header.disks))
+        advance = _progress(report, "receiving the disks", sum(disk.data_bytes for disk in header.disks))
         taken = []
         for announced, disk in zip(header.disks, record.disks, strict=True):
             path = self._folders.disk_of(spec.vm_id, disk)
             partial = path.with_name(path.name + PARTIAL_SUFFIX)
-            taken.append(await _receive_disk(announced, partial, stream, told))
+            taken.append(await _receive_disk(announced, partial, stream, advance))
             await _stand_on(partial, disk, base if disk.index == 0 else None)
             await in_thread(put_in_place, partial, path, mode=0o600, owner=_owner())
             fault_point(f"move.disk{disk.index}.received")
@@ -309,7 +309,7 @@ class _Stream:
         self._received += data
 
 
-async def _send_disk(path: Path, disk: _Disk, stream: _Stream, told: Callable[[int], Awaitable[None]]) -> CopiedDisk:
+async def _send_disk(path: Path, disk: _Disk, stream: _Stream, advance: Callable[[int], Awaitable[None]]) -> CopiedDisk:
     digest = hashlib.sha256()
     descriptor = await in_thread(os.open, path, os.O_RDONLY)
     try:
@@ -322,7 +322,7 @@ async def _send_disk(path: Path, disk: _Disk, stream: _Stream, told: Callable[[i
             digest.update(data)
             await stream.send(head)
             await stream.send(data)
-            await told(length)
+            await advance(length)
     finally:
         os.close(descriptor)
     end = _PIECE.pack(disk.size_bytes, 0)
@@ -332,7 +332,7 @@ async def _send_disk(path: Path, disk: _Disk, stream: _Stream, told: Callable[[i
 
 
 async def _receive_disk(
-    announced: _Disk, path: Path, stream: _Stream, told: Callable[[int], Awaitable[None]]
+    announced: _Disk, path: Path, stream: _Stream, advance: Callable[[int], Awaitable[None]]
 ) -> CopiedDisk:
     digest, came, left, look_at = hashlib.sha256(), 0, announced.data_bytes, 0
     what = f"disk {announced.index} of a machine that moves"
@@ -353,7 +353,7 @@ async def _receive_disk(
             data = await stream.receive(length)
             digest.update(data)
             await in_thread(_write, descriptor, data, offset)
-            await told(length)
+            await advance(length)
         await in_thread(os.ftruncate, descriptor, announced.size_bytes)
     finally:
         os.close(descriptor)
@@ -375,7 +375,7 @@ def _require_size(announced: _Disk, disk: DiskSpec) -> None:
 async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
     """Base the disk on this host's file of its image. Raises `HostError` if the received file cannot be such a disk:
     another host made the file, and it might name files of this host."""
-    info = None if await in_thread(unfit_disk, path) else await disks.inspect(path, "qcow2")
+    info = None if await in_thread(is_unfit_disk, path) else await disks.inspect(path, "qcow2")
     named = {Path(name).name for name in info.refers_to} if info is not None else set()
     if (
         info is None
@@ -437,17 +437,17 @@ def _owner() -> tuple[int, int]:
 
 
 def _within(report: Report, end: int) -> Report:
-    async def told(percent: int, message: str) -> None:
+    async def report_share(percent: int, message: str) -> None:
         await report(percent * end // 100, message)
 
-    return told
+    return report_share
 
 
 def _progress(report: Report, words: str, size: int) -> Callable[[int], Awaitable[None]]:
     """Reports every percent once; called with what has arrived since the last call."""
     done, last = 0, -1
 
-    async def told(length: int) -> None:
+    async def add(length: int) -> None:
         nonlocal done, last
         done += length
         percent = 10 + 80 * done // max(1, size)
@@ -455,7 +455,7 @@ def _progress(report: Report, words: str, size: int) -> Callable[[int], Awaitabl
             last = percent
             await report(percent, words)
 
-    return told
+    return add
 
 
 def _cut_short(why: str) -> HostError:

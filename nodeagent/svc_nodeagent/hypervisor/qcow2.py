@@ -27,7 +27,7 @@ minute to read 65,535 of them."""
 _MOST_VIRTUAL_BYTES: Final = 16 * 1024**4
 
 
-def unfit_disk(path: Path) -> bool:
+def is_unfit_disk(path: Path) -> bool:
     """Whether the file is refused as a machine's disk from another host (such a disk may be based on an image): because
     it is no qcow2, or has its content in another file, or has more snapshots than a machine can have, each of which
     qemu-img would read."""
@@ -39,7 +39,7 @@ def unfit_disk(path: Path) -> bool:
     return snapshots > _MOST_SNAPSHOTS or (version != 2 and bool(features & _DATA_FILE))
 
 
-def unfit_header(path: Path) -> str | None:
+def image_fault(path: Path) -> str | None:
     """Why a file is no plain qcow2 image; None if it is one."""
     with path.open("rb") as file:
         data = file.read(_HEADER.size)

@@ -51,8 +51,8 @@ class LiveStreams(Wire):
 
 
 class VmLiveReceive(Wire):
-    """Make room for a guest that comes: image, empty disks, taps that carry nothing; then take it in. A failure
-    leaves nothing. `conflict` where there is a machine of this id. Result: `LiveResult`, `arrived`.
+    """Make room for a guest that comes: image, empty disks, taps that carry nothing; then take it in. A failure leaves
+    nothing. `conflict` if the host has a machine with this id. Result: `LiveResult`, `arrived`.
 
     A stream is opened once, so it is not done again."""
 

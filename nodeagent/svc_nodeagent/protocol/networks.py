@@ -70,8 +70,8 @@ class TransportProtocol(StrEnum):
 
 
 class FirewallRule(Wire):
-    """Of a guest's own traffic. `cidr` is the other side. Ports are the destination's and only for TCP and UDP,
-    `icmp_type` only for ICMP of one family; family None is both."""
+    """A rule about a guest's traffic. `cidr` is the other end. Ports are destination ports, only for TCP and UDP;
+    `icmp_type` is only for ICMP of one family. Family None means both."""
 
     direction: Direction
     action: Action = Action.ACCEPT

@@ -69,7 +69,7 @@ __all__ = [
 
 class VmCreate(Wire):
     """Fetch the image if the cache lacks it, make disks and seed, apply the network, define, and start if asked. `iso`
-    is in its CD-ROM drive from its first start on, which it boots where there is nothing on its disk."""
+    is in the CD-ROM drive from the first start on; the machine boots it if its disk is empty."""
 
     facts: ClassVar[Facts] = Facts(Lane.CREATIONS, "domain", task_seconds=1800.0)
     op: Literal["vm.create"] = "vm.create"
@@ -181,9 +181,10 @@ class VmWindowsPassword(Wire):
 
 
 class VmMigrate(Wire):
-    """Take a machine in that moves here: dial the gateway with this token, receive its disks from the host that has it
-    (`VmSend`), and define it, off and without its network, which its start brings. Until all of it is there it is no
-    machine, and a failure leaves nothing. `conflict` where there is a machine of this id. Result: `SentDisks`.
+    """Receive a machine that moves here: dial the gateway with this token, receive its disks from the source host
+    (`VmSend`), and define it, off and without its network, which its start sets up. It becomes a machine only when
+    everything has arrived, and a failure leaves nothing. `conflict` if the host has a machine with this id. Result:
+    `SentDisks`.
 
     Its seconds are the task's. A stream is opened once, so it is not done again."""
 

@@ -114,7 +114,7 @@ class StateCause(StrEnum):
     """Why a guest is off or paused, where its host knows. A host that was started again knows of none."""
 
     GUEST = "guest"
-    """It shut down, by itself or because it was asked to."""
+    """The guest shut down, by itself or on request."""
     FORCED = "forced"
     """Somebody on the host stopped it."""
     IO_ERROR = "io_error"
@@ -140,4 +140,4 @@ class FailureCode(StrEnum):
     HOST = "host"
     INTERRUPTED = "interrupted"
     TARGET = "target"
-    """Of version 5: the place of the backups, which the operation named, failed."""
+    """The place of the backups that the operation named has failed. Since protocol version 5."""

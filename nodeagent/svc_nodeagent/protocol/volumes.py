@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MOST_VOLUMES: Final = 8
-"""Of a machine: a guest is started with a free slot for each volume that it may get while it runs."""
+"""The most volumes of a machine. A guest is started with a free slot for each volume that it may get while it runs."""
 UNPLUG_SECONDS: Final = 60.0
 """How long a running guest has to let go of a volume."""
 
@@ -40,7 +40,7 @@ def volume_serial(volume_id: UUID) -> str:
 
 
 class VolumeCreate(Wire):
-    """An empty one; one that is there stays as it is. Result: `Done`."""
+    """Create an empty volume; an existing one stays as it is. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=600.0, since=5)
     op: Literal["volume.create"] = "volume.create"

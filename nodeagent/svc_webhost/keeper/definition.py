@@ -77,8 +77,8 @@ class Definition(NamedTuple):
 
 
 def parse(given: object) -> Definition:
-    """From JSON: exactly the members that `wire` writes. `RefusedError` if one is missing, unknown or of another
-    type."""
+    """The definition in decoded JSON with exactly the members that `launcher_keeper.wire` writes. Raises `RefusedError`
+    if one is missing, unknown or of another type."""
     fields = _members(
         given,
         *("name", "command", "user", "group", "environment", "sockets", "ports", "nonblocking", "limits"),

@@ -23,7 +23,7 @@ def bind(path: str, mode: int, uid: int, gid: int) -> socket.socket:
     owned_by_root(os.path.dirname(path))
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise RefusedError(f"{path} is there and is not a socket: move it away.")
+            raise RefusedError(f"{path} exists and is not a socket: move it away.")
         os.unlink(path)
     except FileNotFoundError:
         pass

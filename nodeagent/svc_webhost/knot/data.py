@@ -170,7 +170,7 @@ class MxData(_Data):
     @model_validator(mode="after")
     def _null(self) -> MxData:
         if self.exchange == "." and self.preference != 0:
-            raise ValueError("the preference is 0 where no mail is taken")
+            raise ValueError("must have the preference 0 with the exchange . (null MX)")
         return self
 
     def rdata(self) -> dns.rdata.Rdata:

@@ -26,8 +26,8 @@ _REVOKE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Session:
-    """Of an owner whose account is open. `login`: options for any of MariaDB's clients. `environment`: holds the
-    password, which would be readable for everybody in the arguments."""
+    """A session as a database owner whose account is unlocked. `login`: options for any of MariaDB's clients.
+    `environment` holds the password, which every account of the server could read in arguments."""
 
     login: tuple[str, ...]
     environment: dict[str, str]

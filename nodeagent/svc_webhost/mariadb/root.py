@@ -145,7 +145,7 @@ def account(name: str) -> str:
 
 
 def pattern(name: str) -> str:
-    """In the form of a GRANT, in which _ would match any character."""
+    """The name as a pattern for GRANT, with `_` escaped, which would match any character."""
     escaped = checked(name).replace("_", r"\_")
     return f"`{escaped}`"
 
@@ -162,7 +162,7 @@ def _files(name: str) -> str:
 
 def _verifier(text: str) -> str:
     if not _VERIFIER.fullmatch(text):
-        raise ValueError("no password of MariaDB's is stored so")
+        raise ValueError("not the stored form of a password in MariaDB")
     return f"'{text}'"
 
 

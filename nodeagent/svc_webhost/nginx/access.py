@@ -107,7 +107,7 @@ def staged_rules(passwords: Path) -> Iterator[str]:
 
 
 def challenge_rules() -> Iterator[str]:
-    """In the location of challenges by certificate authorities."""
+    """Rules for the location of challenges by certificate authorities."""
     yield "auth_basic off;"
 
 
@@ -122,7 +122,7 @@ def wordpress_rules() -> Iterator[str]:
 
 
 def password_file(folders: HostFolders, number: int, path: str | None = None) -> Path:
-    """Of the whole copy, or of a path."""
+    """The password file of a staging copy, or of a protected `path` of a site."""
     of_path = "" if path is None else f"-{sha256(path.encode()).hexdigest()[:12]}"
     return folders.site_passwords / f"s{number}{of_path}"
 

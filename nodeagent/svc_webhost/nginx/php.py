@@ -50,7 +50,7 @@ _ARCHIVE: Final = "phar"
 
 
 def static_rules() -> Iterator[str]:
-    """For sites without programs. PHP files are not shown either, except archives, which are downloads."""
+    """Rules for sites without programs. PHP files are not served either, except archives, which are downloads."""
     yield from _never_shown(_SOURCE)
     yield from _never_a_file(_INCLUDED, "=404")
 

@@ -42,7 +42,7 @@ second of it at once. Requests beyond that are delayed, and refused if too many 
 
 
 def visitor_bounds() -> Iterator[str]:
-    """For all sites. In these expressions `.` is a byte."""
+    """Directives that limit visitors of all sites. In these expressions `.` is a byte."""
     yield from (
         "client_header_timeout 20s;",
         "client_body_timeout 30s;",
@@ -88,13 +88,13 @@ def visitor_bounds() -> Iterator[str]:
 
 
 def guesses_bounded() -> Iterator[str]:
-    """For a site that asks for passwords."""
+    """Directives that limit password guesses, for a site that asks for passwords."""
     yield f"limit_req zone=svc_guesses burst={_GUESSES_AT_ONCE} delay={_GUESSES_UNDELAYED};"
     yield f'set {GUESSES} "";'
 
 
 def guesses_count() -> str:
-    """In places that check a password: a request with a password is an attempt."""
+    """A directive for locations that check a password: a request with a password counts as a guess."""
     return f"set {GUESSES} $svc_guessing;"
 
 

@@ -54,7 +54,7 @@ class Extension:
 
 
 def installed_versions(etc: Path = ETC) -> list[str]:
-    """Those with php-fpm, the newest first. Blocks."""
+    """The installed versions of PHP that have php-fpm, the newest first. Blocks."""
     return sorted(_installed(etc), reverse=True)
 
 
@@ -69,7 +69,7 @@ def _installed(etc: Path) -> Iterator[str]:
 
 
 def installed_extensions(version: str, etc: Path = ETC) -> list[Extension]:
-    """By name. Extensions that are compiled into PHP are not included. Blocks."""
+    """The installed extensions, sorted by name, without those that are compiled into PHP. Blocks."""
     folder = etc / version
     # The folder contains links such as 20-curl.ini; the number is the order in which extensions are loaded.
     enabled = {path.stem.partition("-")[2] for path in (folder / "fpm" / "conf.d").glob("*.ini")}
@@ -78,10 +78,10 @@ def installed_extensions(version: str, etc: Path = ETC) -> list[Extension]:
 
 
 class PhpExtensions:
-    """The server's own. The methods raise what `run` raises; all may be repeated."""
+    """The PHP extensions of this server. The methods raise what `run` raises; all may be repeated."""
 
     async def states(self, version: str) -> dict[str, ExtensionState]:
-        """By name, for installed modules and for available packages."""
+        """The state of each installed extension and of each available package, by name."""
         installed = await trio.to_thread.run_sync(installed_extensions, version)
         packages = await _packages(version)
         return states(installed, packages)

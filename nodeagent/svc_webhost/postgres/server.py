@@ -349,8 +349,8 @@ class Postgres:
         await self._superuser.ask(*orders, database=database)
 
     async def _drop_role(self, role: UserName, prefix: str) -> None:
-        """With its objects and its privileges in all databases. If another customer has granted the role something, and
-        prevents that it is revoked, the role stays, but nobody can use it."""
+        """Drop a role with its objects and its privileges in all databases. If another customer has granted it
+        something and prevents the revocation, the role stays, but nobody can use it."""
         if not await self._superuser.ask(Do.EXISTS(role=role)):
             return
         await self._superuser.ask(Do.LOCK(role=role))

@@ -189,7 +189,7 @@ def _prefix(text: str) -> str:
 
 def _verifier(text: str) -> str:
     if not _SCRAM.fullmatch(text):
-        raise ValueError("no password of PostgreSQL's is stored so")
+        raise ValueError("not the stored form of a password in PostgreSQL")
     return text
 
 

@@ -30,9 +30,9 @@ LEFT JOIN LATERAL (
 
 
 class DeletedMachineBackups(Model):
-    """What is kept of a machine that was deleted. After `removed_after` each node that was asked for copies
-    (`node_names`) removes what its target has of it, as soon as it can. `stored_bytes` is what the targets took for
-    these copies when they were made."""
+    """The backups of a deleted machine. After `removed_after` each node that has copied it (`node_names`) removes the
+    copies at its target, as soon as it can. `stored_bytes`: by how much the copies enlarged the targets when they were
+    made."""
 
     vm_id: UUID
     vm_name: str

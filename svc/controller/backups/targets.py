@@ -80,9 +80,10 @@ class MachineBackupTarget(BackupTargetModel):
 
 
 class MachineBucketRequest(BucketTargetRequest):
-    """A bucket that is there. `sts_endpoint`: of its server's security token service, which is asked for keys of one
-    machine's copies for each operation; without it each node gets the key itself. `sts_role`: the ARN of the role that
-    is taken on for it (AssumeRole; its sessions may last 7 hours); without one GetFederationToken is asked."""
+    """A bucket that exists already. `sts_endpoint`: the security token service of its server, which issues keys for the
+    copies of a single machine, for each operation; without it, each node gets the key itself. `sts_role`: the ARN of
+    the role to assume (AssumeRole; its sessions must be allowed to last 7 hours); without it, GetFederationToken is
+    used."""
 
     sts_endpoint: Endpoint | None = None
     sts_role: Annotated[str, Field(max_length=256), Shape(r"[A-Za-z0-9:/_.+=,@-]+", "the ARN of a role")] | None = None

@@ -64,7 +64,7 @@ class VMCpu(Model):
 
 
 class VMIso(Model):
-    """What is in the CD-ROM drive. `boot`: it is booted before the disk."""
+    """The ISO in the CD-ROM drive. `boot`: it is booted before the disk."""
 
     image_id: UUID
     image_name: str
@@ -76,14 +76,14 @@ class VMFacts(Model):
 
 
 class VM(Model):
-    """A machine. `primary_ip`: at which its guest answers; of an IPv6 sub-prefix, the first address. `user` is the
-    account that its access mode names; a Windows machine has its administrator account and no access mode, and one that
-    is installed from an ISO has none either: its `image_id` is that ISO, and `user` the account whose password a reset
-    changes. `status_reason` says why a machine failed, or what is unusual about it. `desired_power` is what its last
-    order wants; `restart_policy` whether it is started again when it goes off without one. `protected` keeps it from
-    being deleted and reinstalled. `rescue_since`: from when on it boots the rescue system instead of its own disk; null
-    where it does not. `iso`: what is in its CD-ROM drive. `firmware` and `tpm` are those of the image, or of the
-    backup, that it was made from last. `node_id` and `node_name` are for staff and administrators."""
+    """A machine. `primary_ip`: the address of its guest; of an IPv6 sub-prefix, the first address. `user`: the account
+    of its access mode. Windows machines and machines installed from an ISO have no access mode: `user` is then the
+    Windows administrator, or the account whose password a reset changes, and `image_id` of the latter is the ISO.
+    `status_reason` says why a machine failed, or what is unusual about it. `desired_power` follows the last order;
+    `restart_policy` says whether it is restarted after it went off without an order. `protected`: it can be neither
+    deleted nor reinstalled. `rescue_since`: since when it boots the rescue system instead of its own disk; null if it
+    does not. `iso`: the ISO in its CD-ROM drive. `firmware` and `tpm`: those of the image or backup from which its disk
+    was last written. `node_id` and `node_name` are for staff and administrators."""
 
     id: UUID
     name: str
@@ -144,8 +144,8 @@ def _guest_ip(text: str) -> str:
 
 
 class VMCreateResult(Model):
-    """`password` is there once, when the service made it; `password_chosen` when the caller did. `replayed`: the
-    idempotency key had made this machine before."""
+    """`password` is set if the service generated one, in this answer only; `password_chosen`: the caller chose it.
+    `replayed`: an earlier call with this idempotency key has created the machine."""
 
     vm: VM
     task: TaskModel

@@ -54,7 +54,7 @@ class SnapshotTakeRequest(Request):
 
 
 class SnapshotRestoreRequest(Request):
-    """What is on the machine's disks now is lost. `confirm` is the machine's name."""
+    """The current content of the machine's disks is lost. `confirm` repeats the machine's name."""
 
     id: UUID
     snapshot_id: UUID

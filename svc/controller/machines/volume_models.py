@@ -147,7 +147,7 @@ class VolumeDeleteRequest(Request):
 
 
 class VolumeAttachRequest(Request):
-    """To a machine of the same project, on the same node."""
+    """The machine must be in the volume's project and on its node."""
 
     id: UUID
     vm_id: UUID

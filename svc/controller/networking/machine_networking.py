@@ -102,10 +102,10 @@ class PoolChoice(Model):
 
 
 class MachineNetworking(Model):
-    """`pools` are those from which the first NIC may get a further address, in the order in which they are tried.
+    """`pools`: the pools from which the first NIC may get another address, in the order in which they are tried.
     `rate_mbps` is the operator's cap and `effective_rate_mbps` the cap that applies, each way; null is none.
-    `ipv4_allowed` is how many addresses the plan allows; staff and administrators, whom it does not bind, see null
-    where there is no plan. `month` is the transfer of the month that runs. `error` says why `status` is failed."""
+    `ipv4_allowed`: how many addresses the plan allows; null for staff and administrators if there is no plan, since no
+    limit binds them. `month`: the transfer of the current month. `error` says why `status` is failed."""
 
     vm_id: UUID
     nics: list[Nic]
@@ -132,8 +132,8 @@ class NetworkingRequest(Request):
 
 
 class AttachRequest(Request):
-    """What is left out is chosen: IPv4, the first NIC, and of its `pools` the first with a free address, public ones
-    before private ones and those behind nat."""
+    """By default: IPv4, the first NIC, and the first of its `pools` with a free address; public pools come before
+    private ones and those behind NAT."""
 
     id: UUID
     family: Literal[4, 6] | None = None

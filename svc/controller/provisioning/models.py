@@ -83,8 +83,8 @@ class ServiceEvent(Model):
 
 
 class ProvisionResult(Model):
-    """`password` is there if the service generated one, and again for a repeated call with the same key; a password
-    that was chosen is never shown. `replayed`: the key had made this service before."""
+    """`password` is set if the service generated one, also for a repeated call with the same key; a chosen password is
+    never shown. `replayed`: an earlier call with this key has created the service."""
 
     service: Service
     vm: VM

@@ -65,8 +65,8 @@ class TrafficState(StrEnum):
 
 
 class TrafficPosition(Model):
-    """Where a machine stands in a month. `counted_bytes` is what its plan's `direction` counts; `percent` is of the
-    allowance; `action` is what the plan does about machines beyond it."""
+    """A machine's transfer in a month, compared with its allowance. `counted_bytes`: the transfer in the plan's
+    `direction`; `percent` of the allowance; `action`: what the plan does to machines that exceed it."""
 
     counted_bytes: int
     allowance_bytes: int | None

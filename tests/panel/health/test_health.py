@@ -224,8 +224,8 @@ async def test_this_machine_says_who_has_connections_to_a_port() -> None:
             ports.append(port := listening.getsockname()[1])
             for _ in range(number):
                 stack.enter_context(create_connection((address, port)))
-        found = SystemVitals().callers(ports)
-        of_one = SystemVitals().callers(ports[:1])
+        found = SystemVitals().connections_by_address(ports)
+        of_one = SystemVitals().connections_by_address(ports[:1])
 
     assert found == {"127.0.0.1": 3, "::/64": 2}
     assert of_one == {"127.0.0.1": 3}

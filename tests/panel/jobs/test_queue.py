@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from svc_actors.panel.jobs import JobClass, JobQueue, JobRun, JobStatus, NewJob, enqueue
-from svc_actors.panel.jobs.queue import Running, Waiting, pick
+from svc_actors.panel.jobs.queue import RunningJob, WaitingJob, pick
 from svc_actors.panel.jobs.records import running_jobs
 from svc_actors.store import Database, Transaction
 from tests.panel.jobs.work import Held, Steps, ended, nothing, open_jobs, queue
@@ -178,7 +178,7 @@ async def person(database: Database, name: str) -> UUID:
 
 waiting = st.lists(
     st.builds(
-        Waiting,
+        WaitingJob,
         id=st.integers(1, 1000),
         site_id=st.sampled_from([None, *SITES]),
         owner_id=st.sampled_from([None, *PEOPLE]),
@@ -190,7 +190,7 @@ waiting = st.lists(
 )
 running = st.lists(
     st.builds(
-        Running,
+        RunningJob,
         id=st.integers(1001, 2000),
         job_class=st.sampled_from(JobClass),
         site_id=st.sampled_from([None, *SITES]),
@@ -202,7 +202,7 @@ running = st.lists(
 
 @given(st.sampled_from(JobClass), waiting, running)
 def test_what_is_picked_fits_the_slots_and_the_sites_and_keeps_one_for_somebody_else(
-    job_class: JobClass, jobs: list[Waiting], held: list[Running]
+    job_class: JobClass, jobs: list[WaitingJob], held: list[RunningJob]
 ) -> None:
     chosen = [next(job for job in jobs if job.id == job_id) for job_id in pick(job_class, jobs, held)]
 
@@ -232,11 +232,11 @@ def test_whoever_comes_is_begun_within_a_job_of_each_other_person(
     for turn in range(1, before + others + 2):
         coming = [*people, late] if turn > before else people
         waits = [
-            Waiting(number * 10 + site, None, owner, turns.get(owner, 0), turns.get((owner, site), 0))
+            WaitingJob(number * 10 + site, None, owner, turns.get(owner, 0), turns.get((owner, site), 0))
             for number, owner in enumerate(coming)
             for site in range(1 if owner == late else 3)
         ]
-        heads: list[Waiting] = data.draw(st.permutations(waits))
+        heads: list[WaitingJob] = data.draw(st.permutations(waits))
 
         [chosen] = pick(JobClass.SYSTEM, heads, [])
 

@@ -52,7 +52,8 @@ async def record_medium(tx: Transaction, vm: MachineRow, new: NewMedium) -> dict
     return {"image_id": new.image_id and str(new.image_id), "boot": new.boot, "before": before}
 
 
-async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+async def record_end(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    """Record the end of a task that changes the CD-ROM drive: after a failure, the drive's former content."""
     if ending.succeeded:
         return
     before = task.parameters["before"]

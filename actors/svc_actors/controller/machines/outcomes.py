@@ -94,13 +94,13 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await snapshots.delete_snapshots(tx, vm.id)
             await platforms.changed(tx, task)
         case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
-            await snapshots.ended(tx, task, ending)
+            await snapshots.record_end(tx, task, ending)
         case "vm.rescue" | "vm.rescue_end":
-            await rescue.ended(tx, vm, task, ending)
+            await rescue.record_end(tx, vm, task, ending)
         case media.OP:
-            await media.ended(tx, vm, task, ending)
+            await media.record_end(tx, vm, task, ending)
         case op if op in volume_states.OPS:
-            await volume_orders.ended(tx, task, ending)
+            await volume_orders.record_end(tx, task, ending)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
         case "vm.backups.forget":
@@ -150,9 +150,9 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
     if vm.status is MachineStatus.DELETED:
         return
     if task.op in snapshots.OPS:
-        await snapshots.ended(tx, task, ending)
+        await snapshots.record_end(tx, task, ending)
     if task.op in volume_states.OPS:
-        await volume_orders.ended(tx, task, ending, known=False)
+        await volume_orders.record_end(tx, task, ending, known=False)
     if task.op in ("vm.create", "vm.reinstall", "vm.rescue", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     status, reason = next_status(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)

@@ -121,8 +121,8 @@ async def _newest(queryable: Queryable) -> Record | None:
     )
 
 
-async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """Apply the end of a rescue task. Only after a success it is known what the host boots."""
+async def record_end(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    """Record the end of a rescue task. Only a success tells which system the host boots."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if ending.succeeded:
         await write(tx, vm.id, task.op == Order.RESCUE.op)

@@ -95,7 +95,7 @@ async def record_order(tx: Transaction, vm: MachineRow, order: SnapshotOrder) ->
     return {SNAPSHOT: str(snapshot_id), "name": name}
 
 
-async def ended(tx: Transaction, task: Task, ending: Ending) -> None:
+async def record_end(tx: Transaction, task: Task, ending: Ending) -> None:
     """Record the effect of a snapshot task's end, also if the host's outcome is unknown."""
     snapshot_id = UUID(task.parameters[SNAPSHOT])
     match task.op, ending.result:

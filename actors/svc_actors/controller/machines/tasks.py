@@ -56,7 +56,7 @@ async def supersede(tx: Transaction, caller: Caller, vm_id: UUID, order: Order) 
     ending = Ending(TaskStatus.CANCELLED, words)
     await end_task(tx, under_way.id, ending)
     if under_way.op in snapshots.OPS:
-        await snapshots.ended(tx, under_way, ending)
+        await snapshots.record_end(tx, under_way, ending)
     return under_way
 
 

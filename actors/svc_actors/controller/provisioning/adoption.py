@@ -63,7 +63,8 @@ _OWNER: Final = "SELECT integration, external_ref FROM services WHERE vm_id = $1
 async def stage(
     tx: Transaction, caller: Caller, integration: str, external_ref: str, legacy_server_id: str, vm_id: UUID | None
 ) -> None:
-    """Stage which machine belongs to a reference; staging it again replaces the earlier entry."""
+    """Record which machine (`vm_id`, None if unknown) belongs to the billing system's reference `external_ref`, for
+    `preview` and `adopt`; this replaces an earlier record of the reference."""
     await tx.execute(
         """INSERT INTO staged_machines (integration, external_ref, legacy_server_id, vm_id) VALUES ($1, $2, $3, $4)
            ON CONFLICT (integration, external_ref)

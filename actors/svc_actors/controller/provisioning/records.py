@@ -24,8 +24,8 @@ from svc_actors.controller.provisioning.states import (
     ServiceOrder,
     ServiceState,
     SuspendMode,
-    done,
     move,
+    participle_of,
 )
 from svc_actors.store import Caller, Queryable, Record, Target, Transaction, UniqueViolationError, audit
 from svc_common.errors import ServiceError, conflict, not_found, not_ready
@@ -301,7 +301,7 @@ def moved(service: ServiceRow, event: ServiceMove) -> ServiceState:
     except IllegalMove:
         assert isinstance(event, ServiceOrder)
         raise conflict(
-            f"The service is {service.state.value} and cannot be {done(event)}; nothing was changed.",
+            f"The service is {service.state.value} and cannot be {participle_of(event)}; nothing was changed.",
             details={"state": service.state.value},
         ) from None
 

@@ -109,7 +109,7 @@ def move(state: ServiceState, event: ServiceMove) -> ServiceState:
         raise IllegalMove(f"{event.value} has no move from {state.value}") from None
 
 
-def done(order: ServiceOrder) -> str:
+def participle_of(order: ServiceOrder) -> str:
     """The participle for a sentence about the order: `suspended`, `unsuspended`, ..."""
     return _WORDS[order]
 

@@ -52,7 +52,7 @@ async def record_restoration(tx: Transaction, *, taken_at: datetime, release: st
         if task.resource_kind is ResourceKind.VM:
             await interrupted(tx, await lock_machine(tx, task.resource_id, gone=True), task, ending)
         elif task.resource_kind is ResourceKind.VOLUME:
-            await volume_orders.ended(tx, task, ending, known=False)
+            await volume_orders.record_end(tx, task, ending, known=False)
     await tx.execute("UPDATE vms SET unconfirmed = true WHERE deleted_at IS NULL")
     await tx.execute("UPDATE nodes SET unheard = true WHERE state <> 'pending' AND deleted_at IS NULL")
     # Nodes may still confirm releases that were ordered after the backup, by their numbers. Numbers are skipped, so

@@ -275,8 +275,8 @@ class TaskRunner:
             run.scope.cancel()
 
     async def forgettable(self, operation_ids: Sequence[OperationId]) -> list[OperationId]:
-        """Of the operations that an agent still keeps, those whose task has ended: no caller will ask for their
-        outcome."""
+        """The operations among `operation_ids`, which an agent still remembers, whose task has ended: nobody will ask
+        for their outcome."""
         by_task: dict[UUID, list[OperationId]] = {}
         for kept in operation_ids:
             try:

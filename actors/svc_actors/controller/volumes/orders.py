@@ -105,7 +105,7 @@ async def delete(tx: Transaction, caller: Caller, volume_id: UUID) -> Task:
     return await _own_task(tx, caller, volume, VolumeOrder.DELETE.op, _parameters(volume))
 
 
-async def ended(tx: Transaction, task: Task, ending: Ending, *, known: bool = True) -> None:
+async def record_end(tx: Transaction, task: Task, ending: Ending, *, known: bool = True) -> None:
     """Record the effect of a task's end on the volume. Without `known` the node's outcome is unknown: the volume is
     recorded at the place at which it would do harm to overlook it, until an inventory reports its place."""
     volume = await lock_volume(tx, UUID(task.parameters[VOLUME]))

@@ -60,7 +60,7 @@ class VolumeWork:
 
         async def work(tx: Transaction) -> None:
             if await end_task(tx, task.id, ending) is not None:
-                await orders.ended(tx, task, ending)
+                await orders.record_end(tx, task, ending)
 
         await self._database.transact(work)
 

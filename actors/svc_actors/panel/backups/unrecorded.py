@@ -104,7 +104,7 @@ async def tell_of_adopted(tx: Transaction, repository: RepositoryRow, adopted: C
         message = (
             f"The repository of {repository.domain} held {len(adopted)} complete backups that the panel's records did "
             "not know; they are in the list of backups again, and none was removed. The panel's database may have gone "
-            "back to an earlier state: compare what it says of sites, databases and zones with what is there."
+            "back to an earlier state: compare its sites, databases and zones with those of the server."
         )
         await raise_alert(tx, key, message, resource_kind="site", resource_id=repository.site_id)
     elif await was_acknowledged(tx, key):

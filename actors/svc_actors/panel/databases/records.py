@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.panel.databases.states import MOVES, DatabaseMove, DatabaseStatus, before
+from svc_actors.panel.databases.states import MOVES, DatabaseMove, DatabaseStatus, statuses_with
 from svc_actors.store import Queryable, Record, Target, Transaction
 from svc_common.errors import not_found
 from svc_webhost.databases import Access, DatabaseName, EngineKind, UserName
@@ -159,7 +159,7 @@ async def users_of_customer(queryable: Queryable, owner_id: UUID, engine: Engine
 
 async def write_move(queryable: Queryable, databases: Collection[UUID], by: DatabaseMove) -> None:
     """Make this move for the databases whose status allows it, and clear their problems."""
-    for status in before(by):
+    for status in statuses_with(by):
         await queryable.execute(
             "UPDATE databases SET status = $3, problem = NULL WHERE id = ANY($1::uuid[]) AND status = $2",
             list(databases),

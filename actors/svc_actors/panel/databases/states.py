@@ -34,6 +34,6 @@ MOVES: Final[dict[DatabaseStatus, dict[DatabaseMove, DatabaseStatus]]] = {
 }
 
 
-def before(by: DatabaseMove) -> tuple[DatabaseStatus, ...]:
+def statuses_with(by: DatabaseMove) -> tuple[DatabaseStatus, ...]:
     """The statuses that have a move `by`."""
     return tuple(status for status, moves in MOVES.items() if by in moves)

@@ -144,7 +144,7 @@ class TopConsumers:
 
     async def of_connections(self) -> str:
         """Connections of visitors to the web server, and of sites to the database servers."""
-        callers = await trio.to_thread.run_sync(self.vitals.callers, self.ports)
+        callers = await trio.to_thread.run_sync(self.vitals.connections_by_address, self.ports)
         said = ""
         caller = max(callers, key=lambda each: callers[each], default=None)
         if caller is not None and callers[caller] >= _NOTABLE_CALLER:

@@ -107,7 +107,7 @@ class Jobs:
         job cannot be cancelled. See `EndRecorder` for the consequences of its end.
         """
         if kind in self._kinds:
-            raise ValueError(f"jobs of the kind {kind} have their work already")
+            raise ValueError(f"the kind {kind} is registered already")
         self._kinds[kind] = _Kind(work, seconds, irrevocable)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -47,7 +47,7 @@ MOST_WAITING_OF_CUSTOMER: Final = 30
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingJob:
     """The first job of a flow. Each start of a job gets a number, its turn; the turn of a flow or person is the number
     of their last start, 0 for none yet."""
 
@@ -59,14 +59,14 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningJob:
     id: int
     job_class: JobClass
     site_id: UUID | None
     owner_id: UUID | None
 
 
-def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Running]) -> list[int]:
+def pick(job_class: JobClass, waiting: Sequence[WaitingJob], running: Sequence[RunningJob]) -> list[int]:
     """The waiting jobs to start now, in this order."""
     busy = {job.site_id for job in running if job.site_id is not None}
     held = Counter(job.owner_id for job in running if job.job_class is job_class)
@@ -184,7 +184,7 @@ class JobQueue(Actor):
             self._hosting.host(each)
 
 
-async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting], list[Running]]:
+async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[WaitingJob], list[RunningJob]]:
     """The waiting jobs of this class, the first of each flow, and the running jobs of all classes.
 
     The recursive query steps from flow to flow in the index, so the cost depends on the number of flows rather than
@@ -213,9 +213,9 @@ async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting
     for row in rows:
         job_id, site_id, owner_id = row["id"], row["site_id"], row["owner_id"]
         if row["running"] is None:
-            waiting.append(Waiting(job_id, site_id, owner_id, row["owner_turn"], row["flow_turn"]))
+            waiting.append(WaitingJob(job_id, site_id, owner_id, row["owner_turn"], row["flow_turn"]))
         else:
-            running.append(Running(job_id, JobClass(row["running"]), site_id, owner_id))
+            running.append(RunningJob(job_id, JobClass(row["running"]), site_id, owner_id))
     pairs = await queryable.fetch(
         "SELECT id, staging_of FROM sites WHERE staging_of IS NOT NULL AND id = ANY($1)",
         list({*(job.site_id for job in waiting), *(job.site_id for job in running)} - {None}),

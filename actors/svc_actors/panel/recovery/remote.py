@@ -176,7 +176,7 @@ class Remote:
             await trio.to_thread.run_sync(into.mkdir)
             await self.restic.restore(Programs(_MOST_BYTES), repository, snapshot, into, _FILE)
 
-            def found() -> bytes:
+            def read_file() -> bytes:
                 file = into / _FILE
                 # A forged snapshot may contain a link under this name, to any file that root can read.
                 try:
@@ -187,7 +187,7 @@ class Remote:
                     raise DamagedManifest("There is no manifest in this snapshot.")
                 return file.read_bytes()
 
-            return await trio.to_thread.run_sync(found)
+            return await trio.to_thread.run_sync(read_file)
 
     async def _snapshots(self, repository: Repository) -> list[Snapshot]:
         try:

@@ -218,7 +218,7 @@ class Manifests:
         async def write(tx: Transaction) -> None:
             await write_manifest_error(tx, target.id, why)
             at = await tx.fetchval("SELECT written_at FROM recovery_manifests WHERE target_id = $1", target.id)
-            since = f"the last one there is of {at:%Y-%m-%d %H:%M} UTC" if at else "there is none there"
+            since = f"the newest one there was taken at {at:%Y-%m-%d %H:%M} UTC" if at else "it has none"
             old = at is None or datetime.now(UTC) - at > TOO_OLD
             await set_alert(
                 tx,

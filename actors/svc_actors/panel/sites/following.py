@@ -34,13 +34,13 @@ async def suspend_sites(tx: Transaction, owner_id: UUID, reason: str) -> list[UU
 
 
 async def suspend_with_account(tx: Transaction, site: SiteRow, reason: str) -> None:
-    """For an active site, whose row is locked."""
+    """Suspend an active site because its account is suspended. The caller has locked its row."""
     await write_status(tx, site, SiteStatus.SUSPENDED, reason, SuspendedBy.ACCOUNT)
     await _tell(tx, WebhookEvent.SITE_SUSPENDED, site)
 
 
 async def restore_sites(tx: Transaction, owner_id: UUID) -> list[UUID]:
-    """Restore the sites that were suspended with the account; returns which."""
+    """Restore the sites that were suspended with the account; returns their ids."""
     changed = []
     for site in await _locked(tx, owner_id):
         if site.status is SiteStatus.SUSPENDED and site.suspended_by is SuspendedBy.ACCOUNT:
@@ -51,8 +51,8 @@ async def restore_sites(tx: Transaction, owner_id: UUID) -> list[UUID]:
 
 
 async def limit_sites(tx: Transaction, owner_id: UUID, before: Allowances, after: Allowances) -> list[UUID]:
-    """Give sites that have the limits of the previous plan those of the new one; returns which. A limit that was set
-    for a single site stays."""
+    """Replace the limits that sites have from the previous plan by those of the new one. A limit that was set for a
+    single site stays. Returns the ids of the changed sites."""
     changed = []
     for site in await _locked(tx, owner_id):
         row = await tx.fetchone("SELECT cpu_percent, memory_mib, processes FROM sites WHERE id = $1", site.id)

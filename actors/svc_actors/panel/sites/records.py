@@ -132,18 +132,19 @@ async def change_record(tx: Transaction, site: SiteRow, values: Mapping[str, obj
 
 
 async def write_changed(tx: Transaction, site: SiteRow) -> None:
-    """Record a change that the web server must take."""
+    """Record a change that the web server must apply: raise the desired generation `wanted`."""
     await tx.execute("UPDATE sites SET wanted = wanted + 1 WHERE id = $1", site.id)
     await announce(tx, site, site.status.value, site.reason)
 
 
 async def write_served(database: Queryable, site: SiteRow) -> None:
-    """Record that the web server has taken the `wanted` of `site`, as it was read."""
+    """Record that the web server serves `site.wanted`: the generation when `site` was read, which a later change may
+    have raised since."""
     await database.execute("UPDATE sites SET served = $2 WHERE id = $1 AND served < $2", site.id, site.wanted)
 
 
 async def write_up_to_date(tx: Transaction, site_id: UUID) -> None:
-    """Record that the web server serves what the record wants as of this transaction."""
+    """Record that the web server serves the desired generation as of this transaction."""
     await tx.execute("UPDATE sites SET served = wanted WHERE id = $1", site_id)
 
 

@@ -56,7 +56,7 @@ async def schedule_cron(tx: Transaction, site: SiteRow, now: datetime) -> None:
 
 
 class WordPressCron:
-    """For sites that were created without the schedule."""
+    """Creates the schedule of due WordPress tasks for sites that were created without it."""
 
     def __init__(self, database: Database, wordpress: WordPressSites, clock: Callable[[], datetime]) -> None:
         self._database = database

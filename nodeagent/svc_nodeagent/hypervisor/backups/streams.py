@@ -56,14 +56,14 @@ def progress(report: Report, words: str, span: tuple[int, int]) -> OnProgress:
     """Report each percent once."""
     last = -1
 
-    async def told(done: int, size: int) -> None:
+    async def report_percent(done: int, size: int) -> None:
         nonlocal last
         percent = span[0] + (span[1] - span[0]) * done // max(1, size)
         if percent != last:
             last = percent
             await report(percent, words)
 
-    return told
+    return report_percent
 
 
 class DiskStream:

@@ -261,12 +261,14 @@ class CopyFiles:
         report: Report,
         span: tuple[int, int],
     ) -> None:
-        async def told(percent: int, message: str) -> None:
+        async def report_with_room(percent: int, message: str) -> None:
             await self._require_room()
             await report(percent, message)
 
         await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(disk.size_bytes))
-        await write_copied(copy_id, disk, path, store, parts, progress(told, f"reading disk {disk.index}", span))
+        await write_copied(
+            copy_id, disk, path, store, parts, progress(report_with_room, f"reading disk {disk.index}", span)
+        )
 
     async def _require_room(self) -> None:
         """Require enough free space. Called with every percent that is written: the size that a disk has in its copy is

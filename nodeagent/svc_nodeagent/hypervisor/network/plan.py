@@ -187,10 +187,10 @@ def without(network: NetworkSpec, addresses: frozenset[str]) -> NetworkSpec:
     """The same NICs without these addresses."""
     gone = {network_of(address) for address in addresses}
 
-    def kept(nic: NicSpec) -> NicSpec:
+    def remaining(nic: NicSpec) -> NicSpec:
         return nic.model_copy(update={"addresses": tuple(each for each in nic.addresses if each.network not in gone)})
 
-    return network.model_copy(update={"nics": tuple(kept(nic) for nic in network.nics)})
+    return network.model_copy(update={"nics": tuple(remaining(nic) for nic in network.nics)})
 
 
 def network_of(address: str) -> NetworkAddress:

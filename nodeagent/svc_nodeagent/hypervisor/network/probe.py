@@ -28,8 +28,8 @@ class Probe:
     async def look(
         self, networks: Mapping[UUID, NetworkSpec], planned: Mapping[UUID, tuple[TapPlan, ...]], *, bridged: bool
     ) -> tuple[ProbeResult, bool]:
-        """The differences between the host and `networks` (with their taps as `planned`), and whether the parts that
-        all machines share are intact."""
+        """Compares the host with the desired `networks`, whose taps are in `planned`. Returns the differences, and
+        whether the rules that all machines share are intact."""
         wanted = {vm_id: planned.get(vm_id, ()) for vm_id in networks}
         seen = await taps.seen_taps(self._naming)
         listed = await nft.list_all()

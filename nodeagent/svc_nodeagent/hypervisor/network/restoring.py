@@ -22,8 +22,8 @@ Step = Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]]
 
 
 class RefusedMachines:
-    """Does steps for all of `planned`, and takes those machines out of it for which the host refuses a step; records
-    why in `refused`."""
+    """Runs the steps of a restoration for all machines of `planned`. A machine for which the host refuses a step is
+    moved from `planned` to `machines`, its taps are closed, and the reason is added to `refused`."""
 
     def __init__(self, planned: dict[UUID, tuple[TapPlan, ...]], refused: list[HostError], naming: Naming) -> None:
         self.machines: dict[UUID, tuple[TapPlan, ...]] = {}

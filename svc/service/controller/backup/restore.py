@@ -47,7 +47,8 @@ class CannotRestore(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """`orders`: those that were under way in the backup, and are ended; `sessions`: people to sign in again."""
+    """How many orders that were in progress in the backup, and how many sessions, were ended. `settings`: the restored
+    settings file, if the backup has one."""
 
     manifest: Manifest
     orders: int
