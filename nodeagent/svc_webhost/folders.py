@@ -146,6 +146,16 @@ class HostFolders:
         return self.shared_sockets / "postgres"
 
     @property
+    def site_mail(self) -> Path:
+        """The sendmail of sites' programs, and the socket that it hands mail to (`svc_webhost.mail`)."""
+        return self.shared_sockets / "mail"
+
+    @property
+    def mail_spool(self) -> Path:
+        """Messages of sites on their way to the relay; only root can read them."""
+        return self.data / "mail"
+
+    @property
     def client_settings(self) -> Path:
         """Settings of PHP and of MariaDB's client library with which programs of sites find the database servers as
         `localhost`."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from svc_webhost import confined, database_clients
+from svc_webhost import confined, database_clients, mail
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import GroupName, Launcher, Limits, ListeningSocket, Service, ServiceName, SiteLauncher
@@ -183,6 +183,7 @@ def prepare_shared_sockets(folders: HostFolders) -> None:
     folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
     folders.log_pipes.mkdir(mode=0o700, exist_ok=True)
     database_clients.prepare(folders)
+    mail.prepare(folders)
 
 
 async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") -> frozenset[ServiceName]:

@@ -12,6 +12,8 @@ watching it is watching the program. What the program then sees:
 - /proc has the processes of its account alone, and there are no control groups to read those of others from;
 - memory and queues shared by number (sysvipc(7)) are its own;
 - no set-uid program gives it any rights;
+- /usr/sbin/sendmail is the panel's, whether the server has one or not: another's would wait for rights that it never
+  gets here (`svc_webhost.mail`);
 - parts of the kernel that no web application needs are denied (`seccomp.py`): user namespaces above all.
 
 Invariant: everything is in place before the process changes to the account, and nothing that the account could have
@@ -51,6 +53,8 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _EMPTIED: Final = ("/home", "/root", "/media", "/mnt", "/run/user", "/run/dbus", "/run/svc-host", "/sys/fs/cgroup")
 """Hidden are people's files; systemd on the bus; and control groups, which show everybody's processes."""
+_SBIN: Final = "/usr/sbin"
+_SENDMAILS: Final = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 _OWN: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each gets a file system of its own
 _OWN_SIZE: Final = "size=256m,nr_inodes=64k"
 _OOM_SCORE, _OOM_SCORE_OF_COMMANDS = "500", "900"
@@ -107,6 +111,7 @@ def _see(wanted: dict[str, Any]) -> None:
     # Opened before other mounts cover it. Links are refused: neither a home nor a path in `shown` is a link.
     opened = [os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) for path in kept]
     folders = [os.path.isdir(path) for path in kept]
+    _cover_sendmail(wanted["shown"])
     for path in (*_EMPTIED, *_OWN, wanted["data"]):
         if path in _OWN:
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,{_OWN_SIZE}")
@@ -122,6 +127,34 @@ def _see(wanted: dict[str, Any]) -> None:
     _attributes("/", _MountAttributes(set=_ATTR_RDONLY | _ATTR_NOSUID), _AT_RECURSIVE)
     for path in (*_OWN, wanted["home"]):
         _attributes(path, _MountAttributes(clear=_ATTR_RDONLY), 0)
+
+
+def _cover_sendmail(shown: list[str]) -> None:
+    """Put the panel's sendmail over that of the server. A layer over the folder holds if the server has none yet, and
+    if one is installed or replaced later; a mount on the file would do neither. Where the kernel has no such layers,
+    the file is covered if there is one."""
+    for path in shown:
+        layer = os.path.join(path, "mail", "sbin")
+        if os.path.isdir(layer):
+            break
+    else:
+        return
+    # By its descriptor, since a path may have characters that separate layers.
+    descriptor = os.open(layer, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        covered = ""
+        # A mount would follow the link: where both folders are one it would be a layer over all programs.
+        if not os.path.islink(_SBIN):
+            lower = f"lowerdir=/proc/self/fd/{descriptor}:{_SBIN}"
+            with suppress(OSError):
+                _mount("overlay", _SBIN, "overlay", _MS_NOSUID | _MS_NODEV, lower)
+                covered = f"{_SBIN}/sendmail"
+        for name in _SENDMAILS:
+            # The other name of a Debian package is a link to the first.
+            if os.path.exists(name) and os.path.realpath(name) != covered:
+                _mount(f"/proc/self/fd/{descriptor}/sendmail", name, None, _MS_BIND)
+    finally:
+        os.close(descriptor)
 
 
 def _place(path: str, *, is_folder: bool) -> None:

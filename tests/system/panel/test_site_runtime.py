@@ -68,19 +68,28 @@ async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place)
 
     found = await said(place, ADA, f"find {data} | sort; cat {data}/sites/s9464002/secret {data}/secret.key")
 
-    assert found[:10] == [
+    assert found[:19] == [
         f"{data}",
         f"{data}/run",
         f"{data}/run/shared",
+        f"{data}/run/shared/mail",
+        f"{data}/run/shared/mail/sbin",
+        f"{data}/run/shared/mail/sbin/sendmail",
+        f"{data}/run/shared/mail/svc_webhost",
+        f"{data}/run/shared/mail/svc_webhost/mail",
+        f"{data}/run/shared/mail/svc_webhost/mail/dkim.py",
+        f"{data}/run/shared/mail/svc_webhost/mail/message.py",
+        f"{data}/run/shared/mail/svc_webhost/mail/sendmail.py",
         f"{data}/run/shared/settings",
         f"{data}/run/shared/settings/databases.ini",
+        f"{data}/run/shared/settings/mail.ini",
         f"{data}/run/shared/settings/my.cnf",
         f"{data}/sites",
         f"{data}/sites/s9464001",
         f"{data}/sites/s9464001/tmp",
         f"cat: {data}/sites/s9464002/secret: No such file or directory",
     ]
-    assert found[10:] == [f"cat: {data}/secret.key: No such file or directory"]
+    assert found[19:] == [f"cat: {data}/secret.key: No such file or directory"]
 
 
 async def test_processes_and_control_groups_of_others_are_invisible(place: Place) -> None:
@@ -122,6 +131,40 @@ async def test_programs_find_the_database_servers_by_themselves(place: Place) ->
     assert found[:2] == [str(folders.mariadb_socket)] * 2
     assert found[2].split()[-1] == f"--socket={folders.mariadb_socket}"
     assert f'"{folders.postgres_sockets}/.s.PGSQL.5432"' in found[3]
+
+
+async def test_sendmail_is_the_panels_whether_the_server_has_one_or_not(place: Place, tmp_path: Path) -> None:
+    """A view of the server without a mail server, and one with a sendmail that would never end."""
+    with_one, layers = tmp_path / "sendmail", tmp_path / "layers"
+    layers.mkdir()
+    with_one.write_text("#!/bin/sh\nexec sleep 1000\n")
+    with_one.chmod(0o755)
+    folders = HostFolders(place.folder)
+    asked = "/usr/sbin/sendmail -bp; echo $?; /usr/lib/sendmail -bp; test -x /usr/sbin/nologin && echo others"
+    command = site_command(folders, ADA, ("/bin/sh", "-c", asked))
+    # A server of which only this process knows: its own mounts.
+    install = "mount -t tmpfs none $1 && mkdir $1/up $1/w && cp $0 $1/up/sendmail && "
+    install += "mount -t overlay -o lowerdir=/usr/sbin,upperdir=$1/up,workdir=$1/w none /usr/sbin && shift && exec $@"
+    installed = (
+        "unshare",
+        "-m",
+        "/bin/bash",
+        "-c",
+        install.replace("$@", '"$@"'),
+        str(with_one),
+        str(layers),
+        *command,
+    )
+
+    answers = []
+    for words in (command, installed):
+        with trio.fail_after(60):
+            done = await trio.run_process(words, capture_stdout=True, capture_stderr=True, check=False)
+        answers.append((done.stdout.decode().split(), done.stderr.decode()))
+
+    for said_by, complaint in answers:
+        assert said_by == ["64", "others"]
+        assert "shown in the panel" in complaint
 
 
 async def test_a_program_that_runs_elsewhere_is_shown_to_it(place: Place) -> None:
