@@ -44,6 +44,7 @@ class MailKind(StrEnum):
     SECOND_FACTOR = "second_factor"
     ALERTS = "alerts"
     CERTIFICATE = "certificate"
+    SITE_MAIL_HELD = "site_mail_held"
 
 
 class MailState(StrEnum):

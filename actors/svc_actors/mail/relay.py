@@ -4,8 +4,8 @@ Invariants:
 - answers about a mail are distinguished from failures of the session: a 5xx to the recipient or to the text is final
   for that mail, a 4xx is not, and everything else (no connection, a certificate that does not verify, a refused
   password or sender) says nothing about the mail;
-- every call ends: each answer within `ANSWER_SECONDS`, a mail within `MAIL_SECONDS`. When a thread is abandoned its
-  socket is shut down, so that it sends nothing later.
+- every call ends: each answer within `ANSWER_SECONDS`, a mail within `MAIL_SECONDS`, or more if it is large. When a
+  thread is abandoned its socket is shut down, so that it sends nothing later.
 """
 
 from __future__ import annotations
@@ -16,17 +16,24 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
 from svc_actors.mail.messages import one_line
 from svc_actors.mail.settings import MailSettings, Security
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 ANSWER_SECONDS: Final = 20.0
 CONNECT_SECONDS: Final = 60.0
 MAIL_SECONDS: Final = 90.0
 _QUIT_SECONDS: Final = 3.0
+_LEAST_RATE: Final = 65536
+"""Bytes a second that a large mail is given."""
+_CLOSING: Final = 421
+_PIECE: Final = 65536
 _LONGEST_REASON: Final = 300
 
 T = TypeVar("T")
@@ -79,13 +86,21 @@ class Relay:
         finally:
             await relay._close()
 
-    async def send(self, recipient: str, content: bytes) -> Outcome:
-        """Send one mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
+    async def send(self, recipient: str, content: bytes, *, sender: str | None = None) -> Outcome:
+        """Send one mail. `sender`: of the envelope, if it is not the service's own; a refusal of it is an answer about
+        the mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
         smtp = self._smtp
         assert smtp is not None
-        return await self._in_thread(
-            lambda: _sent(smtp, self._settings.sender.addr_spec, recipient, content), MAIL_SECONDS
-        )
+
+        def work() -> Outcome:
+            try:
+                return _sent(smtp, sender or self._settings.sender.addr_spec, recipient, content)
+            except smtplib.SMTPSenderRefused as refused:
+                if sender is None or refused.smtp_code == _CLOSING or not 400 <= refused.smtp_code < 600:
+                    raise
+                return _judged(refused.smtp_code, refused.smtp_error)
+
+        return await self._in_thread(work, MAIL_SECONDS + len(content) / _LEAST_RATE)
 
     async def _in_thread(self, work: Callable[[], T], seconds: float) -> T:
         try:
@@ -121,11 +136,11 @@ def _connected(settings: MailSettings) -> smtplib.SMTP:
     context = ssl.create_default_context(cafile=settings.ca_file)
     own_name = settings.sender.domain
     if settings.security is Security.TLS:
-        smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+        smtp: smtplib.SMTP = _PiecewiseOverTls(
             settings.host, settings.port, own_name, timeout=ANSWER_SECONDS, context=context
         )
     else:
-        smtp = smtplib.SMTP(settings.host, settings.port, own_name, timeout=ANSWER_SECONDS)
+        smtp = _Piecewise(settings.host, settings.port, own_name, timeout=ANSWER_SECONDS)
     try:
         if settings.security is Security.STARTTLS:
             smtp.starttls(context=context)
@@ -139,9 +154,23 @@ def _connected(settings: MailSettings) -> smtplib.SMTP:
     return smtp
 
 
+class _Piecewise(smtplib.SMTP):
+    """The timeout of a socket is that of one call, and a large mail is one call of smtplib."""
+
+    def send(self, s: ReadableBuffer | str) -> None:
+        whole = memoryview(s.encode(self.command_encoding) if isinstance(s, str) else s)
+        for start in range(0, len(whole), _PIECE):
+            super().send(whole[start : start + _PIECE])
+
+
+class _PiecewiseOverTls(_Piecewise, smtplib.SMTP_SSL):
+    pass
+
+
 def _sent(smtp: smtplib.SMTP, sender: str, recipient: str, content: bytes) -> Outcome:
+    eight_bits = () if content.isascii() or not smtp.has_extn("8bitmime") else ("body=8bitmime",)
     try:
-        smtp.sendmail(sender, [recipient], content)
+        smtp.sendmail(sender, [recipient], content, eight_bits)
     except smtplib.SMTPRecipientsRefused as refused:
         [(code, text)] = refused.recipients.values()
         return _judged(code, text)
