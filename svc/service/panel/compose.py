@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,7 @@ from svc.identity.passwords import Passwords
 from svc.identity.retention import remove_old_records
 from svc.identity.settings import read_settings
 from svc.panel.config import PanelConfig
+from svc.panel.held_mail import telling_owners
 from svc.panel.services import Panel, PanelLoop, PanelLoops
 from svc.registry.downloads import Downloads
 from svc.service.alerts import ActorAlerts, LoopAlerts
@@ -27,6 +29,7 @@ from svc.service.panel.job_work import handle_imports, handle_jobs, repaired_par
 from svc.service.panel.recovery import Recovering, start_recovery
 from svc.service.panel.served_sites import serve_sites
 from svc.service.panel.site_data import recover_site_data, start_site_data
+from svc_actors.alerts import close_alert
 from svc_actors.mail import Outbox
 from svc_actors.panel.accounts.disk_use import LOOK_SECONDS as DISK_USE_SECONDS
 from svc_actors.panel.accounts.disk_use import DiskUse, Measure
@@ -50,8 +53,16 @@ from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
+from svc_actors.panel.mail.delivery import ALERT as SITE_MAIL_ALERT
+from svc_actors.panel.mail.delivery import SWEEP_SECONDS, SiteMailDelivery, sweep
+from svc_actors.panel.mail.holds import LOOK_SECONDS as HOLDS_SECONDS
+from svc_actors.panel.mail.holds import release_ended_holds
+from svc_actors.panel.mail.intake import Intake
 from svc_actors.panel.mail.keys import SWEEP_SECONDS as DKIM_SECONDS
 from svc_actors.panel.mail.keys import DkimKeys
+from svc_actors.panel.mail.queue import remove_ended_site_mails
+from svc_actors.panel.mail.signing import Signatures
+from svc_actors.panel.mail.spool import Spool
 from svc_actors.panel.recovery.sites import make_accounts
 from svc_actors.panel.repairs import Diagnosis, Repair
 from svc_actors.panel.repairs.permissions import Permissions
@@ -78,6 +89,7 @@ from svc_webhost.databases import DatabaseServers
 from svc_webhost.delegation import RememberedDelegations
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher_keeper import KeeperLauncher
+from svc_webhost.mail import socket_of
 from svc_webhost.site_runtime import prepare_shared_sockets
 
 DRAIN_SECONDS = 10.0
@@ -204,6 +216,7 @@ async def open_services(
         loops.repeat("updates of packages", UPDATES_SECONDS, partial(check_daily, database))
         loops.repeat("sites without a record", UNRECORDED_SECONDS, UnrecordedSites(database, folders).round)
         start_retention(loops, config, database, events, uploads)
+        await start_site_mail(loops, config, database, sealer, outbox)
         await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
         try:
             yield Panel(
@@ -257,6 +270,30 @@ def start_accounting(
     loops.repeat("traffic of sites", TRAFFIC_SECONDS, TrafficCount(database, folders).round)
 
 
+async def start_site_mail(
+    loops: PanelLoops, config: PanelConfig, database: Database, sealer: Sealer, outbox: Outbox
+) -> None:
+    spool = Spool(config.folders.mail_spool)
+    await trio.to_thread.run_sync(spool.prepare)
+    intake = Intake(
+        database,
+        socket_of(config.folders),
+        spool,
+        signatures=Signatures(sealer),
+        relay=config.mail is not None,
+        tell_owner=telling_owners(outbox),
+    )
+    loops.keep("mail of sites", intake.run)
+    loops.repeat("holds of sites' mail", HOLDS_SECONDS, partial(release_ended_holds, database))
+    loops.repeat("removal of sites' messages", SWEEP_SECONDS, partial(sweep, database, spool))
+    if config.mail is None:
+        # Without deliveries nothing would ever close this alert.
+        await database.transact(partial(close_alert, key=SITE_MAIL_ALERT))
+    else:
+        delivery = SiteMailDelivery(database, spool, config.mail)
+        loops.keep("delivery of sites' mail", delivery.run, step=delivery.round)
+
+
 def start_retention(
     loops: PanelLoops, config: PanelConfig, database: Database, events: EventLog, uploads: Uploads
 ) -> None:
@@ -266,4 +303,6 @@ def start_retention(
 
 
 async def _remove_old_records(config: PanelConfig, database: Database, events: EventLog) -> None:
-    await remove_old_records(database, events, config.data_dir, await read_settings(database))
+    settings = await read_settings(database)
+    await remove_old_records(database, events, config.data_dir, settings)
+    await remove_ended_site_mails(database, timedelta(days=settings.keep_mail_days))

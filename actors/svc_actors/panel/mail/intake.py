@@ -1,0 +1,332 @@
+"""Accepts the mail that programs of sites hand in (`svc_webhost.mail.sendmail`, which describes the conversation).
+
+Invariants:
+- the kernel says which account has connected (SO_PEERCRED), hence which site sends; nothing that the program says
+  changes this;
+- "accepted" is said once the message is on disk and its rows are committed, and of a message that is handed in twice
+  (its program lost the answer) the second answer is the first;
+- a connection lasts `MAIL_SECONDS` at most, a site has `MOST_OF_A_SITE` at a time and all sites `MOST`: a program that
+  sends a byte a minute stops nobody but its own site;
+- bytes are copied, never parsed; the line before them has bounds, and what is not exactly as it has to be is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+from uuid import UUID, uuid5
+
+import structlog
+import trio
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from svc_actors.panel.mail import queue
+from svc_actors.panel.mail.holds import Hold, SiteMailSettings, TellOwner, hold_for_limit, mail_settings_of
+from svc_actors.panel.mail.limits import counts_of, limits_of
+from svc_actors.panel.mail.signing import Signatures, SigningData
+from svc_actors.panel.mail.spool import Spool, SpoolFullError
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Database, Transaction
+from svc_common.errors import ServiceError
+from svc_webhost.accounts import FIRST_UID
+from svc_webhost.mail.message import MOST_BYTES, MOST_RECIPIENTS
+
+MOST_OF_A_SITE: Final = 4
+MOST: Final = 64
+MAIL_SECONDS: Final = 30.0
+_BACKLOG: Final = 256
+_LONGEST_LINE: Final = 512 * 1024
+"""The most recipients with the longest addresses, and a signature's headers."""
+_CREDENTIALS: Final = struct.Struct("3i")
+_UNAVAILABLE, _TEMPORARY, _NOT_PERMITTED = 69, 75, 77
+"""Exit statuses of sendmail: see there."""
+
+_PART: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_ADDRESS: Final = rf"^{_PART}(?:\.{_PART})*@(?:{_LABEL}\.)+{_LABEL}$"
+Address = Annotated[str, StringConstraints(pattern=_ADDRESS, max_length=254, strict=True)]
+
+log = structlog.get_logger(__name__)
+
+
+class Order(BaseModel):
+    """The line before the message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+    bytes: Annotated[int, Field(gt=0, le=MOST_BYTES)]
+    sender: Address | None
+    recipients: Annotated[list[Address], Field(min_length=1, max_length=MOST_RECIPIENTS)]
+    script: Annotated[str, StringConstraints(max_length=300)] | None
+    from_domain: Annotated[str, StringConstraints(max_length=254)]
+    signing: SigningData | None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    text: str
+    exit: int
+    hold: Hold | None = None
+    """The hold that this mail has caused."""
+
+
+class _EndedError(Exception):
+    """The program has closed its connection."""
+
+
+class Intake:
+    """`relay`: whether this server has a relay; without one all mail is refused."""
+
+    def __init__(
+        self,
+        database: Database,
+        path: Path,
+        spool: Spool,
+        *,
+        signatures: Signatures,
+        relay: bool,
+        tell_owner: TellOwner,
+    ) -> None:
+        self._database = database
+        self._path = path
+        self._spool = spool
+        self._signatures = signatures
+        self._relay = relay
+        self._tell_owner = tell_owner
+        self._connections: Counter[int] = Counter()
+
+    async def run(self) -> None:
+        """Accept until cancelled. Raises `OSError` if the socket cannot be bound."""
+        listener = await trio.to_thread.run_sync(self._bound)
+        with listener:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    try:
+                        connection, _ = await listener.accept()
+                    except OSError as error:
+                        # All descriptors are in use, for instance: programs try again meanwhile.
+                        log.warning("site_mail.accept_failed", error=str(error))
+                        await trio.sleep(0.5)
+                        continue
+                    nursery.start_soon(self._serve, connection)
+
+    def _bound(self) -> trio.socket.SocketType:
+        """A socket that every account may connect to. Bound by another name first: no moment without one."""
+        self._spool.prepare()
+        new = self._path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            bound.bind(str(new))
+            os.chmod(new, 0o666)  # noqa: S103 - the account that connects is looked at
+            bound.listen(_BACKLOG)
+            new.rename(self._path)
+        except BaseException:
+            bound.close()
+            raise
+        return trio.socket.from_stdlib_socket(bound)
+
+    async def _serve(self, connection: trio.socket.SocketType) -> None:
+        with connection:
+            uid = _peer_of(connection)
+            if self._connections[uid] >= MOST_OF_A_SITE or self._connections.total() >= MOST:
+                with trio.move_on_after(1), suppress(OSError):
+                    await _say(connection, {"busy": True})
+                return
+            self._connections[uid] += 1
+            try:
+                with trio.move_on_after(MAIL_SECONDS):
+                    await self._answer(connection, uid)
+            except (OSError, _EndedError):
+                # The program has gone; without an answer it hands the message in again.
+                pass
+            finally:
+                self._connections[uid] -= 1
+                # A counter keeps what is 0.
+                self._connections += Counter()
+
+    async def _answer(self, connection: trio.socket.SocketType, uid: int) -> None:
+        try:
+            refusal = await self._conversation(connection, uid)
+        except SpoolFullError:
+            refusal = _no_room()
+        except ServiceError as error:
+            refusal = Refusal(f"the panel cannot take mail at the moment: {error.message}", _TEMPORARY)
+        if refusal is None:
+            await _say(connection, {"accepted": True})
+        else:
+            await _say(connection, {"refused": refusal.text, "exit": refusal.exit})
+
+    async def _conversation(self, connection: trio.socket.SocketType, uid: int) -> Refusal | None:
+        async with self._database.transaction() as tx:
+            site = await _site_of(tx, uid)
+            if site is None:
+                return Refusal("no site of this server has this account; nothing was sent", _NOT_PERMITTED)
+            refusal = await self._gate(tx, site)
+        if refusal is not None:
+            return refusal
+        await _say(connection, {"domain": site.domain, "keep": site.staging_of is not None})
+        lines = _Received(connection)
+        try:
+            order = Order.model_validate_json(await lines.line())
+        except ValidationError:
+            return Refusal("the panel does not understand the order of this program; nothing was sent", _UNAVAILABLE)
+        # The id is the program's, so it says nothing about messages of other sites.
+        message = uuid5(site.id, order.id)
+        if not await queue.is_accepted(self._database, message):
+            await self._spool.write(message, order.bytes, lines.some)
+            refusal = await self._database.transact(partial(self._accept, site=site, order=order, message=message))
+            if refusal is not None:
+                await self._spool.remove([message])
+            if refusal is not None and refusal.hold is not None:
+                log.warning("site_mail.held", site=str(site.id), for_good=refusal.hold.until is None)
+        return refusal
+
+    async def _accept(self, tx: Transaction, *, site: SiteRow, order: Order, message: UUID) -> Refusal | None:
+        """Decide, and write the rows. The lock of the site's row makes its mails count one after the other."""
+        current = await lock_site(tx, site.id)
+        if (refusal := await self._gate(tx, current)) is not None:
+            return refusal
+        if current.staging_of is not None:
+            return Refusal("mail of a staging copy is kept in the copy; nothing was sent", _NOT_PERMITTED)
+        number = len(set(order.recipients))
+        limits, counts = await limits_of(tx, site.id), await counts_of(tx, site.id)
+        if not limits.per_hour or not limits.per_day:
+            return Refusal(f"{site.domain} may not send mail on this server; nothing was sent", _NOT_PERMITTED)
+        script = _script(order.script)
+        if counts.hour + number > limits.per_hour or counts.day + number > limits.per_day:
+            hold = await hold_for_limit(
+                tx, current, limits, counts, script=script, number=number, tell_owner=self._tell_owner
+            )
+            return _held(current, hold, caused=True)
+        if await queue.queued_of(tx, site.id) + number > queue.MOST_QUEUED:
+            return Refusal(f"{queue.MOST_QUEUED} mails of {site.domain} are queued; try again later", _TEMPORARY)
+        mail = queue.NewSiteMail(
+            message=message,
+            site_id=site.id,
+            sender=await _envelope_sender(tx, current, order.sender),
+            recipients=list(dict.fromkeys(order.recipients)),
+            script=script,
+            bytes=order.bytes,
+            signature=await self._signatures.signature_for(tx, site.id, order.from_domain, order.signing),
+        )
+        await queue.add(tx, mail)
+        return None
+
+    async def _gate(self, tx: Transaction, site: SiteRow) -> Refusal | None:
+        """Why the site may send nothing now, whatever it is."""
+        if site.status in (SiteStatus.SUSPENDED, SiteStatus.DELETING):
+            return Refusal(f"{site.domain} is {site.status}: it sends no mail; nothing was sent", _NOT_PERMITTED)
+        if site.staging_of is not None:
+            return None
+        if not self._relay:
+            return Refusal(
+                "this server sends no mail, as no relay is configured; nothing was sent. Ask the provider.",
+                _UNAVAILABLE,
+            )
+        settings = await mail_settings_of(tx, site.id)
+        return _switched_off(site, settings) or (None if self._spool.has_room() else _no_room())
+
+
+def _switched_off(site: SiteRow, settings: SiteMailSettings) -> Refusal | None:
+    if not settings.enabled:
+        text = f"the mail of {site.domain} is switched off; nothing was sent. Ask the provider."
+        return Refusal(text, _NOT_PERMITTED)
+    return None if settings.hold is None else _held(site, settings.hold)
+
+
+def _held(site: SiteRow, hold: Hold, *, caused: bool = False) -> Refusal:
+    end = (
+        "until it is released on the page of the site's mail"
+        if hold.until is None
+        else f"until {hold.until:%Y-%m-%d %H:%M} UTC"
+    )
+    text = f"the mail of {site.domain} is held {end}: {hold.reason}. Nothing was sent."
+    return Refusal(text, _NOT_PERMITTED if hold.until is None else _TEMPORARY, hold if caused else None)
+
+
+def _no_room() -> Refusal:
+    return Refusal("the server's disk is nearly full; nothing was sent. Try again later.", _TEMPORARY)
+
+
+async def _site_of(tx: Transaction, uid: int) -> SiteRow | None:
+    number = uid - FIRST_UID
+    if not 0 < number < 2**31:
+        return None
+    row = await tx.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE number = $1", number)
+    return None if row is None else as_site(row)
+
+
+async def _envelope_sender(tx: Transaction, site: SiteRow, wanted: str | None) -> str:
+    """Where bounces go: the sender that the program gives, if its domain is a name of the site or the registrable
+    domain of one, which belongs to the same customer."""
+    if wanted is not None:
+        domain = wanted.rpartition("@")[2].lower()
+        own = await tx.fetchval(
+            "SELECT EXISTS (SELECT FROM site_domains WHERE site_id = $1 AND $2 IN (name, registrable))", site.id, domain
+        )
+        if own:
+            return wanted
+    return f"noreply@{site.domain}"
+
+
+def _script(told: str | None) -> str | None:
+    """What a site says of its program, in one line that can be shown."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in told or "").strip()
+    return plain or None
+
+
+def _peer_of(connection: trio.socket.SocketType) -> int:
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(found)
+    return int(uid)
+
+
+async def _say(connection: trio.socket.SocketType, answer: dict[str, object]) -> None:
+    left = memoryview(json.dumps(answer).encode() + b"\n")
+    while left:
+        left = left[await connection.send(left) :]
+
+
+class _Received:
+    """What the program sends: a line, and then bytes."""
+
+    def __init__(self, connection: trio.socket.SocketType) -> None:
+        self._connection = connection
+        self._held = b""
+
+    async def line(self) -> bytes:
+        """Raises `_EndedError` if none comes, or one that is too long."""
+        pieces, size = [], 0
+        while size <= _LONGEST_LINE:
+            piece = await self._more(65536)
+            before, end, after = piece.partition(b"\n")
+            pieces.append(before)
+            size += len(before)
+            if end:
+                self._held = after
+                return b"".join(pieces)
+        raise _EndedError
+
+    async def some(self, most: int) -> bytes:
+        """At least one byte, and `most` at most."""
+        if self._held:
+            piece, self._held = self._held[:most], self._held[most:]
+            return piece
+        return await self._more(most)
+
+    async def _more(self, most: int) -> bytes:
+        piece = await self._connection.recv(min(most, 65536))
+        if not piece:
+            raise _EndedError
+        return piece

@@ -1,0 +1,209 @@
+"""The queue of sites' mail: the only writer of `site_mails`, a row for each recipient.
+
+Invariants:
+- an attempt is counted, and the next one scheduled, before it is made; after a crash in the middle of one it is made
+  again with the same Message-ID;
+- nothing is sent for a site that is suspended, is being deleted, or whose mail is switched off;
+- sites take turns: each gets `_SHARE` mails of a batch at most, so one that sends thousands delays no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from svc_actors.mail.queue import FIRST_PAUSE, LONGEST_PAUSE
+from svc_actors.store import Database, Queryable, Transaction
+from svc_actors.store.removal import remove_rows
+from svc_common.errors import conflict, not_found
+
+CHANNEL: Final = "site_mail"
+"""Announced when mail is due at once."""
+LASTS: Final = timedelta(days=3)
+MOST_QUEUED: Final = 5_000
+"""Of one site."""
+_SHARE: Final = 10
+
+_SENDS: Final = """sites.status NOT IN ('suspended', 'deleting') AND NOT EXISTS (
+    SELECT FROM site_mail_settings WHERE site_mail_settings.site_id = sites.id AND NOT enabled)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewSiteMail:
+    """A message that is in the spool. `signature`: the header of a signature, with its line end."""
+
+    message: UUID
+    site_id: UUID
+    sender: str
+    recipients: Sequence[str]
+    script: str | None
+    bytes: int
+    signature: str | None = None
+
+
+@dataclass(frozen=True)
+class ClaimedSiteMail:
+    """A mail for one attempt."""
+
+    id: UUID
+    message: UUID
+    sender: str
+    recipient: str
+    signature: str | None
+
+
+async def is_accepted(queryable: Queryable, message: UUID) -> bool:
+    return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM site_mails WHERE message = $1)", message))
+
+
+async def queued_of(queryable: Queryable, site_id: UUID) -> int:
+    """How many mails of the site are queued; counted up to the limit."""
+    number: int = await queryable.fetchval(
+        "SELECT count(*) FROM (SELECT FROM site_mails WHERE site_id = $1 AND state = 'queued' LIMIT $2) AS waiting",
+        site_id,
+        MOST_QUEUED,
+    )
+    return number
+
+
+async def add(tx: Transaction, mail: NewSiteMail) -> None:
+    await tx.execute(
+        """
+        INSERT INTO site_mails (message, site_id, sender, recipient, script, bytes, signature, deadline_at)
+        SELECT $1, $2, $3, recipient, $5, $6, $7, now() + $8::interval FROM unnest($4::text[]) AS recipient
+        """,
+        mail.message,
+        mail.site_id,
+        mail.sender,
+        list(mail.recipients),
+        mail.script,
+        mail.bytes,
+        mail.signature,
+        LASTS,
+    )
+    tx.announce(CHANNEL)
+
+
+async def due(database: Database) -> list[UUID]:
+    """The ids of mails that are due, of each site the longest due ones, the sites one after the other."""
+    rows = await database.fetch(
+        f"""
+        SELECT due.id FROM sites CROSS JOIN LATERAL (
+            SELECT id, attempt_at, row_number() OVER (ORDER BY attempt_at, id) AS turn FROM site_mails
+            WHERE site_id = sites.id AND state = 'queued' AND attempt_at <= now() ORDER BY attempt_at, id LIMIT $1
+        ) AS due
+        WHERE {_SENDS} ORDER BY due.turn, due.attempt_at LIMIT 100
+        """,
+        _SHARE,
+    )
+    return [row["id"] for row in rows]
+
+
+async def seconds_to_next(database: Database) -> float | None:
+    """Seconds until the next mail is due; None if none waits."""
+    seconds: float | None = await database.fetchval(
+        f"""SELECT extract(epoch FROM min(attempt_at) - now())::float8
+            FROM site_mails JOIN sites ON sites.id = site_mails.site_id WHERE state = 'queued' AND {_SENDS}"""
+    )
+    return seconds
+
+
+async def claim(database: Database, mail_id: UUID) -> ClaimedSiteMail | None:
+    """Count an attempt and schedule the next; None if the mail is not due."""
+    row = await database.fetchrow(
+        f"""
+        UPDATE site_mails
+        SET attempts = attempts + 1,
+            attempt_at = now() + make_interval(secs => least($2 * power(2, least(attempts, 20)), $3))
+        FROM sites
+        WHERE site_mails.id = $1 AND state = 'queued' AND attempt_at <= now() AND sites.id = site_id AND {_SENDS}
+        RETURNING message, sender, recipient, signature
+        """,
+        mail_id,
+        float(FIRST_PAUSE),
+        float(LONGEST_PAUSE),
+    )
+    if row is None:
+        return None
+    return ClaimedSiteMail(mail_id, row["message"], row["sender"], row["recipient"], row["signature"])
+
+
+async def sent(database: Database, mail_id: UUID) -> None:
+    await database.execute(
+        "UPDATE site_mails SET state = 'sent', error = NULL, ended_at = now() WHERE id = $1", mail_id
+    )
+
+
+async def deferred(database: Database, mail_id: UUID, reason: str) -> None:
+    await database.execute("UPDATE site_mails SET error = $2 WHERE id = $1 AND state = 'queued'", mail_id, reason)
+
+
+async def rejected(database: Database, mail_id: UUID, reason: str) -> None:
+    await database.execute(
+        "UPDATE site_mails SET state = 'failed', error = $2, ended_at = now() WHERE id = $1 AND state = 'queued'",
+        mail_id,
+        reason,
+    )
+
+
+async def note_relay_problem(database: Database, mails: Collection[UUID], reason: str) -> None:
+    await database.execute(
+        "UPDATE site_mails SET error = $2 WHERE id = ANY($1) AND state = 'queued' AND error IS DISTINCT FROM $2",
+        list(mails),
+        reason,
+    )
+
+
+async def fail_expired(database: Database) -> list[UUID]:
+    """Fail mails that have passed their deadline; returns their messages."""
+    rows = await database.fetch(
+        """
+        UPDATE site_mails SET state = 'failed', ended_at = now(),
+            error = 'not delivered in time' || coalesce(': ' || error, '')
+        WHERE id IN (SELECT id FROM site_mails WHERE state = 'queued' AND deadline_at <= now() LIMIT 1000)
+          AND state = 'queued'
+        RETURNING message
+        """
+    )
+    return list({row["message"] for row in rows})
+
+
+async def unqueued(database: Database, messages: Collection[UUID]) -> list[UUID]:
+    """Those of the messages that no queued mail needs."""
+    rows = await database.fetch(
+        """SELECT message FROM unnest($1::uuid[]) AS message
+           WHERE NOT EXISTS (
+               SELECT FROM site_mails WHERE site_mails.message = message.message AND state = 'queued')""",
+        list(messages),
+    )
+    return [row["message"] for row in rows]
+
+
+async def retry(tx: Transaction, mail_id: UUID) -> None:
+    """Try a queued mail again now. Raises `not_found`, and `conflict` for one that has ended: its message is gone."""
+    row = await tx.fetchrow("SELECT state FROM site_mails WHERE id = $1 FOR UPDATE", mail_id)
+    if row is None:
+        raise not_found("There is no such mail.")
+    if row["state"] == "sent":
+        raise conflict("This mail was sent.")
+    if row["state"] == "failed":
+        raise conflict("This mail has failed, and its message was removed.", hint="Have the site send it again.")
+    await tx.execute("UPDATE site_mails SET attempt_at = now() WHERE id = $1", mail_id)
+    tx.announce(CHANNEL)
+
+
+async def cancel_queued(tx: Transaction, site_id: UUID, reason: str) -> int:
+    """End the site's queued mails without sending them; returns how many. The sweep removes their messages."""
+    return await tx.change(
+        "UPDATE site_mails SET state = 'failed', error = $2, ended_at = now() WHERE site_id = $1 AND state = 'queued'",
+        site_id,
+        reason,
+    )
+
+
+async def remove_ended_site_mails(database: Database, keep: timedelta) -> int:
+    """Remove mails that were sent or failed longer ago than `keep`; returns how many."""
+    return await remove_rows(database, "site_mails", "ended_at < now() - $1::interval", keep)

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from svc_actors.store import Database
+from tests.panel.mail.world import SiteMailWorld, site_mail_world
+
+
+@pytest.fixture
+async def world(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SiteMailWorld]:
+    async with site_mail_world(panel_database, tmp_path, monkeypatch) as made:
+        yield made
