@@ -31,7 +31,8 @@ _IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class Admission:
-    """At most `most` connections, and `of_one` from one source (see `source_of`), which may also be a node's id."""
+    """Admits at most `most` connections, and `of_one` from one source: what `source_of` gives for an address, or a
+    node's id."""
 
     def __init__(self, most: int, of_one: int) -> None:
         self._most = most
@@ -134,26 +135,26 @@ def raise_descriptor_limit() -> int:
 
 
 def of_clients() -> Admission:
-    """For the API: at most half of the descriptors, so that some remain for nodes, the database and files; a quarter of
-    that per source."""
+    """The limits of the API's connections: at most half of the descriptors, so that some remain for nodes, the database
+    and files; a quarter of that per source."""
     most = min(MOST_CONNECTIONS, _descriptors() // 2)
     return Admission(most, max(1, most // 4))
 
 
 def of_unauthenticated() -> Admission:
-    """For connections at the gateway without a node's certificate: at most an eighth of the descriptors, half of that
-    per source, since a thousand nodes may come back at once from behind one address."""
+    """The limits of connections at the gateway without a node's certificate: at most an eighth of the descriptors, half
+    of that per source, since a thousand nodes may come back at once from behind one address."""
     most = min(MOST_UNPROVEN, _descriptors() // 8)
     return Admission(most, max(1, most // 2))
 
 
 def of_arriving_nodes() -> Admission:
-    """For connections at the gateway with a node's certificate and without a hello."""
+    """The limits of connections at the gateway with a node's certificate that have sent no hello yet."""
     return Admission(min(MOST_UNPROVEN, _descriptors() // 8), MOST_ARRIVING)
 
 
 def of_streams() -> Admission:
-    """For streams that nodes have opened: at most a quarter of the descriptors."""
+    """The limits of streams that nodes have opened: at most a quarter of the descriptors."""
     most = min(MOST_STREAMS, _descriptors() // 4)
     return Admission(most, min(MOST_STREAMS_OF_ONE, max(1, most // 2)))
 

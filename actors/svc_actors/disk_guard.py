@@ -93,7 +93,7 @@ class DiskGuard:
                 await changed.wait()
 
     async def check(self) -> None:
-        """For /healthz: raises `unavailable` while changes are refused."""
+        """The check of /healthz: raises `unavailable` while changes are refused."""
         if self.full:
             raise disk_full()
 

@@ -35,7 +35,7 @@ class TracingSettingsError(ValueError):
 
 
 class Kind(StrEnum):
-    """As OpenTelemetry has them: what is asked of us, what we ask of others, what is neither."""
+    """OpenTelemetry's kinds of spans: a request to this service, a request by this service, and work inside it."""
 
     SERVER = "server"
     CLIENT = "client"

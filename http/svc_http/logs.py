@@ -102,7 +102,7 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Without anything that looks like a token, a ticket or a link that signs in."""
+    """The text without anything that looks like a token, a ticket or a link that signs in."""
     return _SECRET_TEXTS.sub(_kept, text) if "svc" in text or "whsec" in text or "/" in text else text
 
 

@@ -29,7 +29,7 @@ class RouteMatch(Generic[ServicesT]):
 
     @property
     def allowed(self) -> str:
-        """For the Allow header (RFC 9110, section 10.2.1)."""
+        """The value of the Allow header (RFC 9110, section 10.2.1)."""
         methods = set(self.entries)
         return ", ".join(sorted(methods | {"HEAD"} if Method.GET in methods else methods))
 

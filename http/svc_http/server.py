@@ -132,7 +132,7 @@ async def serve_loopback(
 
 
 def plain_config(bind: Sequence[str]) -> BoundedConfig:
-    """For a public listener, without TLS."""
+    """The configuration of a public listener without TLS."""
     server = _NetworkConfig()
     server.admission = of_clients()
     server.bind = list(bind)
@@ -155,7 +155,7 @@ def _bound(address: str) -> str:
 
 
 def _hosts(bind: Sequence[str]) -> frozenset[str]:
-    """Their addresses, without ports, as the kernel writes them. Raises `OSError`."""
+    """The addresses of the hosts in `bind`, without ports, as the kernel writes them. Raises `OSError`."""
     hosts = (each.rpartition(":")[0].strip("[]") for each in bind)
     return frozenset(str(found[4][0]) for host in hosts for found in socket.getaddrinfo(host, None))
 
@@ -177,7 +177,7 @@ class _ServerConfig(BoundedConfig):
 
 
 class _NetworkConfig(_ServerConfig):
-    """For a listener on a port."""
+    """The configuration of a listener on a port."""
 
     def create_sockets(self) -> Sockets:
         # Hypercorn's own IPv6 socket would also take the port for IPv4, and show IPv4 clients under other addresses.
@@ -192,7 +192,7 @@ class _NetworkConfig(_ServerConfig):
 
 
 class _LocalConfig(_ServerConfig):
-    """For the socket between the tiers (`svc_http.peers`)."""
+    """The configuration of the socket between web tier and core (`svc_http.peers`)."""
 
     def __init__(self, web: pwd.struct_passwd) -> None:
         super().__init__()

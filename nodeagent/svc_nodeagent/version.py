@@ -6,8 +6,8 @@ from importlib import metadata
 
 
 def agent_version() -> str:
-    """Of the distribution that contains the agent: its own wheel on a node, the whole project in a development
-    environment."""
+    """The version of the distribution that contains the agent: its own wheel on a node, the whole project in a
+    development environment."""
     for distribution in ("svc-nodeagent", "svc"):
         try:
             return metadata.version(distribution)

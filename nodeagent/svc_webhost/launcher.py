@@ -98,7 +98,7 @@ class Service:
 
     @property
     def listening(self) -> tuple[ListeningSocket | ListeningPort, ...]:
-        """In the order of their descriptors."""
+        """Sockets and ports in the order of their descriptors."""
         return (*self.sockets, *self.ports)
 
 

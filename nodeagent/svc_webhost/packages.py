@@ -126,7 +126,7 @@ class DebianPackages:
 
 
 def managed(listed: str) -> dict[str, tuple[str, bool]]:
-    """By name, version and whether it is on hold, from dpkg's list."""
+    """The managed packages in dpkg's list `listed`: by name, the version and whether the package is on hold."""
     found = {}
     for line in listed.splitlines():
         status, name, source, version = line.split("\t")

@@ -172,7 +172,7 @@ def service_name(account: SiteAccount, name: str) -> ServiceName:
 
 
 def is_of_a_site(name: ServiceName) -> bool:
-    """As opposed to services that all sites share."""
+    """Whether the service belongs to a single site, not to all of them."""
     return _SITES_OWN.match(name) is not None
 
 

@@ -36,7 +36,7 @@ class SiteUse:
 
 
 def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
-    """By site number, for sites with running programs. Raises OSError. Blocks."""
+    """The use of each site with running programs, by site number. Raises OSError. Blocks."""
     mounts = dict(_mounts((proc / "self/mounts").read_text()))
     folders: dict[int, dict[str, Path]] = {}
     written: Counter[int] = Counter()
@@ -113,8 +113,8 @@ def _use(folders: Mapping[str, Path]) -> SiteUse:
 
 
 def _summed(folder: Path | None, name: str, key: str) -> int | None:
-    """For this group's limit v1 counts events only in the process's own group, one level below; so does v2 for refused
-    processes before Linux 6.11."""
+    """The sum of a figure over the group and its children: for this group's limit, v1 counts events only in the
+    process's own group, one level below, and so does v2 for refused processes before Linux 6.11."""
     counts = [count for each in (folder, *_beneath(folder)) if (count := _value(each, name, key)) is not None]
     return sum(counts) if counts else None
 

@@ -60,7 +60,7 @@ class VisitorBound(Protocol):
 
 
 class NftBound:
-    """For connections to these ports."""
+    """The limit on connections to these ports, in a table of nftables."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self._ports = ports

@@ -26,8 +26,8 @@ _TIMEX_BYTES: Final = 512
 
 @dataclass(frozen=True)
 class FileSystemUse:
-    """In percent of what users other than root may use; `inodes` is None if the file system has no fixed number of
-    them."""
+    """How full a file system is, in percent of what users other than root may use; `inodes` is None if the file system
+    has no fixed number of them."""
 
     bytes: float
     inodes: float | None

@@ -80,7 +80,7 @@ def stored(left_out: Iterable[LeftOut]) -> dict[str, dict[str, Any]]:
 
 
 def all_names(left_out: Iterable[LeftOut]) -> list[LeftOut]:
-    """As before an order that tries every name."""
+    """The records of refused names before an order that tries every name: none is left out."""
     return [replace(each, out=False) for each in left_out]
 
 
@@ -91,7 +91,7 @@ def ordered(names: Sequence[str], left_out: Iterable[LeftOut]) -> list[str]:
 
 
 def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datetime) -> list[LeftOut]:
-    """What is left out once these names were refused, too."""
+    """The records after the authority has refused these names as well: they are left out."""
     found = {each.name: each for each in left_out}
     for each in refusals:
         before = found.get(each.name)
@@ -109,7 +109,8 @@ def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datet
 
 
 def refused_with_all(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datetime) -> list[LeftOut]:
-    """What is recorded if the next attempt tries every name again: the names that certificates do without already."""
+    """The records if the next attempt tries every name again. They include only names that certificates already do
+    without."""
     known = {each.name for each in left_out}
     return all_names(refused(left_out, [each for each in refusals if each.name in known], now))
 
@@ -118,7 +119,8 @@ def waits(
     current: Current | None, every_name: Iterable[str], names: Iterable[str], failures: int, *, requested: bool = False
 ) -> bool:
     """Whether the current certificate is kept for now rather than replaced by one for `names`, a part of `every_name`.
-    `requested`: somebody asked for another one, or it is of an authority that is no longer configured."""
+    `requested`: somebody has ordered another one, or the current one is from an authority that is no longer configured.
+    """
     if current is None:
         return False
     dropped, gained = (current.names & set(every_name)) - set(names), set(names) - current.names

@@ -60,7 +60,8 @@ class RevokedAccess:
 
 
 async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databases: SiteDatabases) -> RevokedAccess:
-    """From now on `site`, whose row is locked, belongs to `owner_id`: end the credentials of the previous owner."""
+    """End the credentials of the previous owner of `site`, which now belongs to `owner_id`. The caller has locked its
+    row."""
     logins = await sftp.read_all(tx, site.id)
     for login in logins:
         await sftp.remove(tx, login)

@@ -156,10 +156,10 @@ class HostWork:
 
 
 async def soon(asking: Awaitable[Ordered[AnswerT]]) -> AnswerT:
-    """For operations: awaits an actor's answer and, for `HOST_PATIENCE` at most, the end of the work."""
+    """Await an actor's answer and then, for at most `HOST_PATIENCE`, the end of the host work. For operations."""
     return await (await asking).soon()
 
 
 async def finished(asking: Awaitable[Ordered[AnswerT]]) -> AnswerT:
-    """For jobs, which have time: awaits an actor's answer and then the end of the work."""
+    """Await an actor's answer and then the end of the host work. For jobs, which have time."""
     return await (await asking).outcome()

@@ -77,7 +77,7 @@ async def _write(tx: Transaction, event: WebhookEvent, subject: Subject | None, 
 
 
 def subscription(names: Sequence[str]) -> list[str]:
-    """In its stored form: `*` alone, or names in the order of the specification, without duplicates."""
+    """The stored form of a subscription: `*` alone, or names in the order of the specification, without duplicates."""
     if EVERY_EVENT in names:
         return [EVERY_EVENT]
     return [event.value for event in WebhookEvent if event.value in names]

@@ -43,7 +43,7 @@ class KindStatistics:
 
 
 class ActorSystem:
-    """Opened once a process, where the service is composed; see `open`."""
+    """The actors of a process. It is opened once, where the service is composed (`open`)."""
 
     def __init__(
         self, nursery: trio.Nursery, on_crash: Callable[[Crash], None], carried: Sequence[ContextVar[Any]]
@@ -99,7 +99,7 @@ class ActorSystem:
         self._close()
 
     def statistics(self) -> dict[str, KindStatistics]:
-        """By the name of the type."""
+        """The figures of each actor type, by its name."""
         return {kind.name: kind.statistics() for kind in self._kinds.values()}
 
     def start(self, cell: Cell) -> None:

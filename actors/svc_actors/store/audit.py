@@ -19,7 +19,7 @@ from svc_actors.store.transactions import Transaction
 
 
 class Via(StrEnum):
-    """By what means the caller acted."""
+    """How the caller reached the service."""
 
     SESSION = "session"
     TOKEN = "token"  # noqa: S105

@@ -268,9 +268,10 @@ class CommitMarks:
         )
 
     async def lost(self, queryable: Queryable) -> datetime | None:
-        """At the start: if the database has stepped back since the file was written, or another service has noticed
-        that it did, the time that it shows, by its last mark; else None. From then on what it has is what is known. A
-        database without any mark or event is new, and has lost nothing. Raises `unavailable` for a standby."""
+        """Compare the database with the file, at the start. If the database has stepped back since the file was
+        written, or another service has noticed that, returns the time of its last mark, else None. Afterwards the marks
+        in the database count as the known ones. A database without any mark or event is new, and has lost nothing.
+        Raises `unavailable` for a standby."""
         row = await queryable.fetchone(_READ, self._holder)
         if row["standby"]:
             raise cannot_connect(asyncpg.CannotConnectNowError(_STANDBY))

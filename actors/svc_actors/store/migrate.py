@@ -108,7 +108,7 @@ def _of(component: Component, folder: Traversable) -> list[Migration]:
 
 
 def newest_numbers(migrations: Sequence[Migration]) -> dict[str, int]:
-    """By component. `migrations` are in order."""
+    """The number of the newest migration of each component. `migrations` are in order."""
     return {migration.component.value: migration.number for migration in migrations}
 
 

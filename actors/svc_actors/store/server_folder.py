@@ -31,7 +31,8 @@ class DatabaseInUseError(RuntimeError):
 
 
 class Folder:
-    """Its contents: `cluster/` (PostgreSQL's data) and `socket/`, owned by the server; `server.log` and `lock`."""
+    """The folder of an embedded PostgreSQL: `cluster/` (its data) and `socket/`, owned by the server's account;
+    `server.log` and `lock`."""
 
     def __init__(self, path: Path, socket_folder: Path, account: Account | None) -> None:
         self.path = path

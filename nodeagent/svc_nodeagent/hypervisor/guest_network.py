@@ -112,7 +112,7 @@ def in_order(nic: NicSpec) -> tuple[GuestAddress, ...]:
 
 
 def gateways(nic: NicSpec) -> dict[int, GuestAddress]:
-    """By family, the address whose gateway is the default route."""
+    """For each family, the address whose gateway is the default route."""
     found: dict[int, GuestAddress] = {}
     for address in in_order(nic):
         found.setdefault(address.interface.version, address)

@@ -68,8 +68,8 @@ _IPV6_SETTINGS = Path("/proc/sys/net/ipv6")
 
 @dataclass(frozen=True)
 class NetworkFeatures:
-    """Those of the protocol's network features that this host has, and for each of the others, in a sentence, why the
-    host does not have it."""
+    """The protocol's network features on this host. `found`: those that it has; `lacks`: for each of the others a
+    sentence that says why not."""
 
     found: tuple[str, ...]
     lacks: dict[str, str]

@@ -46,8 +46,8 @@ class HostTraffic:
 
     @classmethod
     async def open(cls, path: Path, naming: Naming) -> HostTraffic:
-        """With the ledger at `path`, and a first reading of the existing taps. An unreadable ledger is set aside and a
-        new one started, under a new id."""
+        """Open the ledger at `path`, and take a first reading of the existing taps. An unreadable ledger is set aside
+        and a new one started, under a new id."""
         traffic = cls(path, naming, await in_thread(_load, path))
         async with traffic._lock:
             await traffic._sample()

@@ -77,5 +77,5 @@ class Facts:
 
 
 def query(answer: ResultKind, *, since: int = 0) -> Facts:
-    """For an operation that changes nothing."""
+    """The facts of an operation that changes nothing."""
     return Facts(Lane.QUERIES, answer, recorded=False, since=since)

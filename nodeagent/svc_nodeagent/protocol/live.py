@@ -79,8 +79,8 @@ class VmLiveSend(Wire):
 
 
 class VmLiveSettle(Wire):
-    """Of the host that sends: end what is under way, let the guest go on if it is here, and say where it is. Nothing is
-    journalled: it is asked for what is true now. Result: `LiveResult`."""
+    """To the source host: end the migration that is in progress, resume the guest if it is still here, and report where
+    it is. It is not journalled, since the answer is about the present. Result: `LiveResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "live", recorded=False, since=5)
     op: Literal["vm.live.settle"] = "vm.live.settle"
@@ -88,7 +88,7 @@ class VmLiveSettle(Wire):
 
 
 class VmLiveLook(Wire):
-    """Of the host that takes in: what has come. Result: `LiveResult`."""
+    """To the target host: report how much has arrived. Result: `LiveResult`."""
 
     facts: ClassVar[Facts] = query("live", since=5)
     op: Literal["vm.live.look"] = "vm.live.look"

@@ -49,7 +49,7 @@ class GuestAddress(Wire):
 
 
 class Direction(StrEnum):
-    """As the guest sees it: `ingress` is what comes to it."""
+    """The direction from the guest's point of view: `ingress` is traffic to the guest."""
 
     INGRESS = "ingress"
     EGRESS = "egress"

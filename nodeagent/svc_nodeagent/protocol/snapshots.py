@@ -32,7 +32,7 @@ class VmSnapshotRestore(Wire):
 
 
 class VmSnapshotDelete(Wire):
-    """Of a machine that runs or is off; one that is not there is success. Result: `Done`."""
+    """Delete a snapshot of a machine that runs or is off; a missing snapshot is success. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=1800.0, since=5)
     op: Literal["vm.snapshot.delete"] = "vm.snapshot.delete"

@@ -49,7 +49,7 @@ class VolumeCreate(Wire):
 
 
 class VolumeAttach(Wire):
-    """Make it disk `index` of a machine, at once where its guest runs. Result: `DomainResult`."""
+    """Attach a volume as disk `index` of a machine, at once if its guest runs. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=3600.0, since=5)
     op: Literal["volume.attach"] = "volume.attach"
@@ -61,8 +61,8 @@ class VolumeAttach(Wire):
 
 
 class VolumeDetach(Wire):
-    """Take it from a machine. A guest that runs has to let go of it: `timed_out` where it does not, and then it is
-    attached as before. One that is not attached is success. Result: `DomainResult`."""
+    """Detach a volume from a machine. A running guest has to release it; if it does not, the result is `timed_out` and
+    the volume stays attached. A volume that is not attached is success. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=900.0, since=5)
     op: Literal["volume.detach"] = "volume.detach"

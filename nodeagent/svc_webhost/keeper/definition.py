@@ -72,7 +72,7 @@ class Definition(NamedTuple):
 
     @property
     def listening(self) -> tuple[Socket | Port, ...]:
-        """In the order of their descriptors, from 3 on."""
+        """Sockets and ports in the order of their descriptors, from 3 on."""
         return (*self.sockets, *self.ports)
 
 

@@ -30,8 +30,8 @@ class StagedTables(Protocol):
     async def facts(
         self, database: DatabaseName, tables: Collection[str], *, options: str | None, volatile: Sequence[str]
     ) -> dict[str, str]:
-        """By table: rows, the highest key, and a checksum, as text that is equal if nothing has changed. In the table
-        `options` rows with names like one of `volatile` (LIKE patterns) do not count."""
+        """For each table a text that stays equal while its content does: number of rows, highest key and checksum. In
+        the table `options`, rows whose names match one of `volatile` (LIKE patterns) are ignored."""
         ...
 
     async def has_posts(self, database: DatabaseName, table: str, types: Collection[str]) -> list[str]:

@@ -53,7 +53,7 @@ class Tree:
             return None
 
     def generations(self) -> list[int]:
-        """Those on disk, in order; also one that was being written when the process ended."""
+        """The generations on disk, in order, including one that was being written when the process ended."""
         if not self._generations.is_dir():
             return []
         return sorted(int(each.name) for each in self._generations.iterdir() if each.name.isdecimal())

@@ -140,7 +140,7 @@ def entries_of(home: Path, uid: int) -> list[str]:
 
 
 def digests(home: Path, uid: int, entries: Collection[str]) -> dict[str, str]:
-    """By entry, a digest of all names below it with their kinds, sizes, modes and times. Blocks."""
+    """For each entry a digest of all names below it, with their kinds, sizes, modes and times. Blocks."""
     found = {}
     for entry in entries:
         *below, name = ("public", *entry.split("/"))

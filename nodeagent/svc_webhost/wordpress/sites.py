@@ -174,7 +174,7 @@ class WordPressSites(Protocol):
         ...
 
     async def set_password(self, site: WordPressSite, login: str, password: str) -> None:
-        """Also ends the user's sessions. Raises `WordPressRefusedError` if there is no such user."""
+        """Set a user's password and end their sessions. Raises `WordPressRefusedError` if there is no such user."""
         ...
 
     async def hand_over(self, site: WordPressSite, handover: Handover) -> int:
@@ -184,7 +184,8 @@ class WordPressSites(Protocol):
         ...
 
     async def switch_plugin(self, site: WordPressSite, plugin: str, *, active: bool) -> None:
-        """Raises `WordPressRefusedError` if there is no such plugin, or it cannot be activated."""
+        """Activate or deactivate a plugin. Raises `WordPressRefusedError` if there is no such plugin, or it cannot be
+        activated."""
         ...
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:

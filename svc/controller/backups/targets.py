@@ -97,7 +97,7 @@ class MachineBucketRequest(BucketTargetRequest):
 
 
 class TargetListRequest(Request):
-    """All of them."""
+    """Lists all of them."""
 
 
 class TargetUseRequest(Request):

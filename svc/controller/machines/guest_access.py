@@ -42,7 +42,7 @@ class GuestPassword:
 
 @dataclass(frozen=True)
 class WindowsPassword:
-    """As `GuestPassword`, for a guest that takes no crypt."""
+    """As `GuestPassword`, for Windows, which takes no crypt hash."""
 
     itself: str = field(repr=False)
     generated: str | None = field(repr=False)
@@ -58,7 +58,7 @@ async def password(chosen: str | None, account: str, *, field: str) -> GuestPass
 
 
 def windows_password(chosen: str | None, *, field: str) -> WindowsPassword:
-    """As `password`, for the account of a Windows."""
+    """As `password`, for the administrator account of a Windows machine."""
     if chosen is None:
         made_up = _made_up(ACCOUNT)
         return WindowsPassword(made_up, made_up)

@@ -41,8 +41,8 @@ class NodeTap(Model):
 
 
 class NodeNetwork(Model):
-    """`agrees` is null until the node was first asked. A managed node is mended by itself; an observed one only
-    shown."""
+    """`agrees`: the host's networks match the records; null until the first check. Differences of a managed node are
+    repaired automatically; those of an observed node are only shown."""
 
     probed_at: datetime | None
     agrees: bool | None

@@ -53,11 +53,11 @@ FROM backup_targets LEFT JOIN LATERAL
 
 
 class TargetListRequest(Request):
-    """All of them."""
+    """Lists all of them."""
 
 
 class KeyListRequest(Request):
-    """All of them."""
+    """Lists all of them."""
 
 
 @operations.declare(

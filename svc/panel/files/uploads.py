@@ -33,7 +33,7 @@ class UploadRequest(SiteRequest):
 
 
 class UploadListRequest(SiteRequest):
-    """Those of one site."""
+    """The uploads of one site."""
 
 
 class UploadChunkRequest(SiteChangeRequest):

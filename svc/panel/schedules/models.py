@@ -103,7 +103,7 @@ class ScheduleRunLog(ScheduleRun):
 
 
 class ScheduleListRequest(SiteRequest):
-    """Those of one site."""
+    """The tasks of one site."""
 
 
 class ScheduleCreateRequest(SiteChangeRequest):

@@ -215,7 +215,8 @@ async def show_run(context: Context[Panel], request: ScheduleRunRequest) -> Sche
 
 
 async def _shown(context: Context[Panel], site: SiteRow, schedules: Sequence[Schedule]) -> list[ScheduleModel]:
-    """As the caller may see them. Arguments are as confidential as the output of the runs, which often repeats them."""
+    """The schedules as the caller may see them. Arguments are as confidential as the output of the runs, which often
+    repeats them."""
     shown = [ScheduleModel.of(schedule) for schedule in schedules]
     rights = await rights_in(context.services.database, context.principal, site)
     if rights.allow(operations["schedule.log"]):
@@ -264,7 +265,7 @@ def _next(cron: str, zone: str, now: datetime) -> datetime:
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the audit. Arguments are the customer's own and may be secrets, and so may a query string."""
+    """The values for the audit, without arguments and query strings, which may be the customer's secrets."""
     told = {name: value for name, value in values.items() if name not in ("args", "next_run_at")}
     if "path" in told:
         told["path"] = told["path"].partition("?")[0]

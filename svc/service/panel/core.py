@@ -64,7 +64,8 @@ async def open_core(
 
 
 async def step_back(database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
-    """The database has lost the commits after `as_of`: nothing of them is assigned or done a second time."""
+    """Adapt the database after it has lost the commits after `as_of`, so that nothing that these had assigned or done
+    is assigned or done again. `keys`: idempotency keys of lost orders, each with its owner, to be refused."""
     numbers = await trio.to_thread.run_sync(UsedNumbers.on, folders)
 
     async def work(tx: Transaction) -> None:

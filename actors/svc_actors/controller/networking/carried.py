@@ -133,8 +133,8 @@ async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = No
 
 
 async def block_carried(tx: Transaction, addresses: Iterable[object]) -> None:
-    """Of these addresses, block those that a host carries and no machine holds, and free those that no host carries any
-    longer."""
+    """Update the blocks of these addresses: block those that a host carries and no machine holds, and free those that
+    no host carries any longer."""
     # Pools are locked before their addresses are read, in the order of all transactions.
     networks = [ip_interface(str(address)).network for address in addresses]
     rows = await tx.fetch(

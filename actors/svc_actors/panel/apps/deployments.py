@@ -49,7 +49,7 @@ class Source:
 
     @property
     def record(self) -> dict[str, str]:
-        """As job parameters and the audit show it."""
+        """The source as it is stored in job parameters and in the audit."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

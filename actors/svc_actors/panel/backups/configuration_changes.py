@@ -73,7 +73,7 @@ class Allowed:
 async def changes_of(
     queryable: Queryable, sealer: Sealer, site: SiteRow, configuration: Configuration, allowed: Allowed
 ) -> list[Change]:
-    """In the order in which they are applied."""
+    """The changes that a restore would make, in the order in which they are applied."""
     names = await _names(queryable, site, configuration, allowed)
     added = [change.name for change in names if change.action is ConfigurationAction.ADD]
     return [

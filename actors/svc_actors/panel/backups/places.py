@@ -102,8 +102,8 @@ class Places:
         return ready
 
     def put_aside(self, job_id: int) -> None:
-        """From now on, however the job ends, the saved content is loaded again. This is called only when the first
-        content is about to be removed: before that, loading would undo what visitors have written since."""
+        """Mark the saved content as to be loaded again however the job ends. This is called only when the first content
+        is about to be removed: before that, loading would undo what visitors have written since."""
         (self.work(job_id) / _READY).rename(self.aside(job_id))
         sync_folder(self.work(job_id))
 
@@ -128,8 +128,8 @@ class Places:
             sync_folder(kept.parent)
 
     def drop_aside(self, job_id: int) -> None:
-        """From now on nothing puts the databases back. This is one rename, because a kill in the middle of a removal
-        would leave some of the databases to be put back. `remove_work` removes the renamed folder."""
+        """Withdraw that mark: the databases keep their new content. This is one rename, because a kill in the middle of
+        a removal would leave some of the databases to be put back. `remove_work` removes the renamed folder."""
         work = self.work(job_id)
         if self.aside(job_id).exists():
             self.aside(job_id).rename(work / "replaced")

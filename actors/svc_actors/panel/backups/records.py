@@ -314,7 +314,7 @@ async def orphans(queryable: Queryable) -> list[BackupRow]:
 
 
 async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
-    """Those of these jobs that have not ended."""
+    """The jobs among `job_ids` that have not ended."""
     rows = await queryable.fetch(
         "SELECT id FROM jobs WHERE id = ANY($1::bigint[]) AND status IN ('queued', 'running')", list(job_ids)
     )

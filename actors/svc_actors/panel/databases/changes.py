@@ -103,7 +103,8 @@ async def set_password(tx: Transaction, caller: Caller, user: DatabaseUserRow, v
 async def set_access(
     tx: Transaction, caller: Caller, user: DatabaseUserRow, database: DatabaseRow, access: Access | None
 ) -> None:
-    """With access None, the user loses access to the database."""
+    """Set what the user may do with the database; None revokes all access. Raises conflict if they are not of the same
+    site and engine."""
     if (user.site_id, user.engine) != (database.site_id, database.engine):
         raise conflict(f"The user {user.name} and the database {database.name} are not of the same site and engine.")
     if access is None:

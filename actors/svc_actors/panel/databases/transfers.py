@@ -215,8 +215,8 @@ class DatabaseTransfers:
             await run.log(f"The contents of {row.name} are kept until the dump is loaded.")
 
     async def empty(self, run: JobRun) -> None:
-        """With `load`, the steps of a replacing import in releases up to 2026-11; such a job may still be queued when
-        this release starts. Here, too, nothing is removed before the dump was checked."""
+        """The step before `load` of a replacing import in releases up to 2026-11: such a job may still be queued when
+        this release starts. As in `replace`, the dump is checked before anything is removed."""
         await self.look(run)
         await self.set_aside(run)
 

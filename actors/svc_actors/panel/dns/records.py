@@ -68,7 +68,7 @@ async def read_zone(queryable: Queryable, name: str) -> ZoneRow | None:
 
 
 async def read_records(queryable: Queryable, zone: str) -> list[RecordRow]:
-    """In the order in which people read them: the apex first, then by name, type and age."""
+    """The records of a zone in the order in which people read them: the apex first, then by name, type and age."""
     rows = await queryable.fetch(
         "SELECT * FROM dns_records WHERE zone = $1 ORDER BY name <> zone, name, type, created_at, id", zone
     )

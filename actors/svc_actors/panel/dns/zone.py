@@ -70,7 +70,8 @@ class ZoneChange(Generic[ResultT]):
     _agreement: Ordered[ZoneRow | None]
 
     async def soon(self) -> ZoneRow:
-        """For operations: as `finished`, but after `HOST_PATIENCE` the zone as it was recorded, not served yet."""
+        """As `finished`, for operations, whose callers wait: after `HOST_PATIENCE` it returns the zone as recorded,
+        with the problem that it is not served yet."""
         with trio.move_on_after(HOST_PATIENCE):
             return await self.finished()
         return replace(self._recorded, problem=_too_slow(HOST_PATIENCE))

@@ -91,7 +91,8 @@ class JobRun:
         return self.job.site_id
 
     def about(self, site_id: UUID, parameters: Mapping[str, Any]) -> JobRun:
-        """For work on another site that is part of this job: its log and its programs belong to this job."""
+        """This run with another site and other parameters, for a part of the job. Log and programs of the part belong
+        to this job."""
         # The copy is shallow, so it shares the cancel scope and the mark: cancelling the job, or finding its programs,
         # includes this part.
         part = copy(self)

@@ -113,7 +113,7 @@ def require_known(manifest: Manifest) -> None:
 
 
 async def replaced_contents(queryable: Queryable) -> list[str]:
-    """In words, what a recovery would replace on this server; empty on a new server."""
+    """What a recovery would replace on this server, in words; empty on a new server."""
     row = await queryable.fetchone(
         """SELECT (SELECT count(*) FROM sites) AS sites, (SELECT count(*) FROM users) AS people,
                   (SELECT count(*) FROM webhook_endpoints) AS webhooks, (SELECT count(*) FROM hosting_plans) AS plans,

@@ -74,7 +74,7 @@ async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | 
 
 
 def report_job() -> NewJob:
-    """For a recovery whose sites are all restored, and whose core was killed before it reported that."""
+    """The job that reports a recovery whose sites are all restored, if the core was killed before it could."""
     return NewJob(KIND, "Report the recovery", JobClass.SYSTEM, ("report",))
 
 

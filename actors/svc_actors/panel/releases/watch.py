@@ -35,7 +35,7 @@ class ReleaseWatch:
     offered: bool
 
     async def withdraw_stale_order(self) -> None:
-        """Call it before any job starts: withdraw an order of an earlier core that no program has taken."""
+        """Withdraw an order of an earlier core that no program has taken. Call it before any job starts."""
         if self.own is not None and self.own.releases.trial() is None:
             self.own.releases.withdraw()
 

@@ -315,8 +315,8 @@ class Scheduler:
 
 
 async def record_missed_runs(tx: Transaction, now: datetime) -> None:
-    """For a database that has lost its last commits: schedules that look due may have run already, so they are recorded
-    as missed. The next start ends runs that look open."""
+    """Record due schedules as missed, after the database has lost its last commits: they may have run already. The next
+    start ends runs that look open."""
     rows = await tx.fetch(
         f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE next_run_at <= $1 ORDER BY id FOR NO KEY UPDATE", now
     )

@@ -95,7 +95,7 @@ class PushRollback:
 
     @asynccontextmanager
     async def unless_done(self, job_id: int) -> AsyncIterator[None]:
-        """For the steps of a push: if an error leaves the block before the push is recorded, the push is undone."""
+        """Undo the push if an error leaves the block before the push is recorded."""
         try:
             yield
         except BaseException as error:

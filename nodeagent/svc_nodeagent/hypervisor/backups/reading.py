@@ -52,8 +52,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class DiskSnapshot:
-    """By the disk's index: `exports`, its socket and its export's name there; `marks`, the bitmap that records writes
-    from now on; `written`, what was written since the given mark, as (offset, length), if that is known."""
+    """A snapshot of a machine's disks; the mappings have the index of the disk as key. `exports`: the socket and the
+    name of the export. `marks`: the bitmap that records writes from now on. `written`: the extents (offset, length)
+    written since the given mark, if known."""
 
     exports: dict[int, tuple[Path, str]]
     frozen: bool

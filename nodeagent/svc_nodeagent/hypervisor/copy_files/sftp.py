@@ -68,7 +68,7 @@ class Sftp:
             raise _gone()
 
     async def attributes(self, path: bytes) -> Attributes:
-        """Of the path itself; a link is not followed."""
+        """The attributes of the path itself: a link is not followed."""
         answer = await self._ask(_Kind.LSTAT, _text(path), _Kind.ATTRS)
         return answer.attributes()
 

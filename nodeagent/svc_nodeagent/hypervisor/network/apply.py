@@ -180,8 +180,8 @@ class HostNetwork:
             return await self._absent(addresses_of(network), ()) if network is not None else ()
 
     async def absent(self, addresses: tuple[str, ...], vm_id: UUID | None = None) -> tuple[str, ...]:
-        """Those of `addresses` that the host neither routes nor lets through, by asking the host: whether they are
-        routed for any machine, and whether the rules of this machine's taps let them in."""
+        """The addresses among `addresses` that the host neither routes nor lets through. The host itself is asked:
+        whether they are routed for any machine, and whether the rules of this machine's taps let them in."""
         # A machine that is unsettled must be settled first: its taps may still have any network that they had before,
         # and the controller gives an address that is reported as absent to another machine.
         await self._make_whole()

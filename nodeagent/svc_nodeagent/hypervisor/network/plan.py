@@ -78,8 +78,9 @@ class TapPlan:
 
     @property
     def link_locals(self) -> IPv6Network:
-        """Those from which the guest may send. Windows and NetworkManager choose theirs at random, and behind this tap
-        there is nobody else. On a bridge it is only `link_local`: another one may be a router's or a neighbour's."""
+        """The link-local addresses from which the guest may send. Windows and NetworkManager choose theirs at random,
+        so all are allowed if the guest is alone behind the tap. On a bridge only `link_local` is: any other may be a
+        router's or a neighbour's."""
         return LINK_LOCALS if self.bridge is None else IPv6Network(self.link_local)
 
     @cached_property
@@ -179,7 +180,7 @@ def networks_of(network: NetworkSpec) -> tuple[NetworkAddress, ...]:
 
 
 def addresses_of(network: NetworkSpec) -> tuple[str, ...]:
-    """In the protocol's form, in the order of the NICs."""
+    """The addresses of the network in the protocol's form, in the order of the NICs."""
     return tuple(text_of(each) for each in networks_of(network))
 
 

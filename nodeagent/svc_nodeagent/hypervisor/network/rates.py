@@ -105,7 +105,7 @@ async def forget_rate(device: str, *, was_set: bool = False) -> None:
 
 
 async def rated_devices(naming: Naming) -> frozenset[str]:
-    """Those of our taps, existing or not, for which the host has any part of a limit."""
+    """The devices of our taps, existing or not, for which the host has any part of a limit."""
     prefix = _shaper_prefix(naming.device_prefix)
     links = json.loads(await run_program("ip", "-json", "link", "show", "type", "ifb") or b"[]")
     names = [str(link.get("ifname", "")) for link in links]

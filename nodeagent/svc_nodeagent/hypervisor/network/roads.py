@@ -45,7 +45,7 @@ class ProtectedAddresses:
         return {**self.own, **self.elsewhere}
 
     def as_lacks(self) -> dict[str, str]:
-        """In the form of `NodeFacts.network_lacks`."""
+        """The protected addresses in the form of `NodeFacts.network_lacks`."""
         most_important = [*self.elsewhere.items(), *self.own.items()][:_MOST]
         return {f"gateway:{address}": f"It is {meaning}." for address, meaning in most_important}
 

@@ -60,7 +60,7 @@ async def seen_taps(naming: Naming) -> dict[str, SeenTap]:
 
 
 async def seen_of(devices: Iterable[str]) -> dict[str, SeenTap]:
-    """Those of `devices` that the host has. The cost does not depend on how many other taps there are."""
+    """The taps among `devices` that the host has. The cost does not depend on how many other taps there are."""
     found = {}
     for device in dict.fromkeys(devices):
         if not exists(device):
