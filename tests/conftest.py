@@ -29,19 +29,12 @@ import hypothesis
 import pytest
 import trio
 
-from svc_actors.store import (
-    CONTROLLER_SCHEMA,
-    PANEL_SCHEMA,
-    Database,
-    embedded,
-    grant_service,
-    known_migrations,
-    migrate,
-)
+from svc_actors.store import Database, embedded
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
 from tests.support import own_host
 from tests.support.drawn import draw_items
 from tests.support.figures import figures_of
+from tests.support.kept_cluster import SUPERUSER, lay_out_cluster
 from tests.support.logs import keep_no_loggers, plain_logs
 from tests.support.stuck import cut_when_stuck, leave_the_run
 from tests.support.turns import Turns, turn_of
@@ -49,8 +42,6 @@ from tests.support.warm_database import WarmDatabase
 
 _MEMORY = "/dev/shm"
 _DROPPING_SECONDS = 10
-SUPERUSER = "postgres"
-_TEMPLATES = {"svc_template": CONTROLLER_SCHEMA, "svc_panel_template": PANEL_SCHEMA}
 _SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -83,11 +74,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     draw_items(config, items)
 
 
+# Thousands of tests and all that they import stay until the run ends: the collector need not go through them again and
+# again. Before the collection the conftest.py of the folders that were asked for import most of it.
+gc.disable()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and all that they import stay until the run ends: the collector need not go through them again
-    and again."""
-    gc.disable()
     try:
         return (yield)
     finally:
@@ -249,16 +242,10 @@ def database_cluster() -> Iterator[Cluster]:
     stop: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
 
     async def serve() -> None:
+        await lay_out_cluster(folder / "postgresql", _SETTINGS)
         async with embedded(folder / "postgresql", settings=_SETTINGS) as url:
             async with Database.open(_as(SUPERUSER, url), size=1) as administration:
                 cluster = Cluster(url, administration, trio.lowlevel.current_trio_token())
-                for name, components in _TEMPLATES.items():
-                    await administration.execute(f"CREATE DATABASE {name} OWNER {OWNER_ROLE}")
-                    async with Database.open(cluster.url_of(name), size=1) as template:
-                        await migrate(template, known_migrations(components))
-                        await grant_service(template, SERVICE_ROLE)
-                        # Tests make tables of their own.
-                        await template.execute(f"GRANT CREATE ON SCHEMA public TO {SERVICE_ROLE}")
                 asked = trio.Event()
                 stop.append((cluster.token, asked))
                 started.put(cluster)

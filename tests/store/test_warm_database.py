@@ -12,7 +12,8 @@ import trio
 
 from svc_actors.store import Database
 from svc_actors.store.embedded import SERVICE_ROLE
-from tests.conftest import SUPERUSER, Cluster
+from tests.conftest import Cluster
+from tests.support.kept_cluster import SUPERUSER
 from tests.support.schema import schema_of
 from tests.support.warm_database import WarmDatabase
 
