@@ -16,8 +16,8 @@ from svc.registry.operation import Operation
 from svc.registry.principal import Access
 from svc.service.controller.services import open_services
 from svc_actors.store import Database
-from tests.support.harness import PASSWORD, Client
-from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
+from tests.support.harness import PASSWORD, CheapPasswords, Client
+from tests.support.identity import IdentityHarness, open_identity
 
 REGISTRY = controller_registry()
 MUTATING = [operation for operation in REGISTRY if operation.mutates or operation.secret]

@@ -12,7 +12,8 @@ from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from svc_actors.store.audit_seals import AuditSealer, newest_seal
 from tests.store.test_audit import write_one
-from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
+from tests.support.harness import CheapPasswords
+from tests.support.identity import IdentityHarness, open_identity
 from tests.support.postgres_server import until
 
 

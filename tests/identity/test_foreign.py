@@ -13,8 +13,8 @@ from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
 from svc.service.controller.services import open_services
 from svc_actors.store import Database
-from tests.support.harness import said
-from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
+from tests.support.harness import CheapPasswords, said
+from tests.support.identity import IdentityHarness, open_identity
 
 CANARY = "canary-of-somebody-else"
 BODIES: dict[str, dict[str, object]] = {

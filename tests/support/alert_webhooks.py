@@ -19,8 +19,8 @@ from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.alert_webhooks import tell_receivers
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
-from tests.support.harness import Client
-from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
+from tests.support.harness import CheapPasswords, Client
+from tests.support.identity import IdentityHarness, open_identity
 from tests.support.webhooks import Received, Receiver, Receiving
 
 ROOT = "root@example.org"

@@ -13,7 +13,6 @@ from typing import cast
 from uuid import UUID
 
 import trio
-from argon2 import PasswordHasher
 
 from svc.controller import holdings, projects, settings, setup
 from svc.controller.catalogue import controller_registry
@@ -42,7 +41,7 @@ from svc_actors.mail.queue import ClaimedMail
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 from svc_http.app import create_app
-from tests.support.harness import PASSWORD, Client, Harness
+from tests.support.harness import PASSWORD, CheapPasswords, Client, Harness
 
 ORIGIN = "https://controller.test"
 MAIL = mail_settings({"SVC_MAIL_HOST": "smtp.example", "SVC_MAIL_SENDER": "svc@example.org"})
@@ -67,22 +66,6 @@ AREAS = (
     tokens,
     users,
 )
-
-
-class CheapPasswords(Passwords):
-    """Counts and compares like the real one, without its cost."""
-
-    def __init__(self) -> None:
-        super().__init__(parallel=2, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-
-    async def hash(self, password: str) -> str:
-        self.hashed += 1
-        return f"cheap:{password}"
-
-    async def verify(self, stored: str | None, password: str) -> bool:
-        self.hashed += 1
-        await trio.lowlevel.checkpoint()
-        return stored == f"cheap:{password}"
 
 
 @dataclass(frozen=True)

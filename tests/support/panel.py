@@ -34,8 +34,7 @@ from svc_webhost.launcher import GroupName, Limits, Service, ServiceName, Servic
 from svc_webhost.site_use import SiteUse
 from svc_webhost.vitals import FileSystemUse
 from tests.support.dns import RecordedDelegations, RecordedNameServer
-from tests.support.harness import Client, Harness
-from tests.support.identity import CheapPasswords
+from tests.support.harness import CheapPasswords, Client, Harness
 from tests.support.packages import RecordedPackages
 from tests.support.panel_php import RecordedExtensions, RecordedPhp
 from tests.support.panel_sftp import RecordedSftp

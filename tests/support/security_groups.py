@@ -15,8 +15,8 @@ from svc.controller.config import ControllerConfig
 from svc.controller.services import ControllerLoop
 from svc.service.controller.services import open_services
 from svc_actors.store import Database
-from tests.support.harness import Client
-from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
+from tests.support.harness import CheapPasswords, Client
+from tests.support.identity import IdentityHarness, open_identity
 
 HTTPS = {"direction": "ingress", "protocol": "tcp", "port_from": 443}
 

@@ -16,8 +16,8 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller, give_project
 from svc_actors.sealing import Sealer
 from svc_actors.store import EventLog
-from tests.support.harness import Client
-from tests.support.identity import CheapPasswords, open_identity
+from tests.support.harness import CheapPasswords, Client
+from tests.support.identity import open_identity
 from tests.support.traffic import TrafficHarness
 
 

@@ -23,8 +23,8 @@ from svc.registry.operation import Method, Operation
 from svc.registry.parameters import path_parameters
 from svc.service.controller.services import open_services
 from svc_actors.store import Database
-from tests.support.harness import Client
-from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
+from tests.support.harness import CheapPasswords, Client
+from tests.support.identity import IdentityHarness, open_identity
 
 AnOperation = Operation[Any, Any, Any]
 
