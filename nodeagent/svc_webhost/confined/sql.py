@@ -32,7 +32,6 @@ import io
 import json
 import lzma
 import os
-import re
 import resource
 import secrets
 import signal
@@ -40,6 +39,7 @@ import stat
 import subprocess
 import sys
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, cast
 
@@ -48,8 +48,10 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
 from svc_webhost.confined import kernel
+from svc_webhost.confined.sql_adapt import adaptation_of
 from svc_webhost.confined.sql_look import LOOKED, NoDumpError, SqlLook
 from svc_webhost.confined.sql_rows import ROWS, RowCounter
+from svc_webhost.confined.sql_statements import Splitter
 
 _BLOCK: Final = 1 << 20
 _FAILED: Final = 3
@@ -64,12 +66,6 @@ _LIMITS: Final = {
 _READABLE: Final = ("/usr", "/etc")
 _INTERPRETERS: Final = "/lib*/ld-*.so.*"
 """The program loader, such as ld-linux-x86-64.so.2 or ld-linux-aarch64.so.1."""
-
-_OWN_DUMP: Final = re.compile(rb"(/\*M!999999|-- (MariaDB|MySQL) dump )")
-_DEFINER: Final = re.compile(rb"DEFINER=`[^`\n]*`@`[^`\n]*`")
-_MAY_DEFINE: Final = (b"/*!50", b"CREATE DEFINER=")
-_RESTRICT: Final = re.compile(rb"\\restrict ([A-Za-z0-9]+)\s*")
-_HEADER: Final = re.compile(rb"(--.*|\s*)\n")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -121,11 +117,14 @@ def _look(order: dict[str, Any], file: int) -> int:
     _lock(None)
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
-    look = SqlLook(order["dialect"])
+    look, (_, splitter) = SqlLook(order["dialect"]), adaptation_of(order["dialect"])
     try:
         with os.fdopen(file, "rb") as raw:
             for begins, piece in _lines(_unpacked(raw)):
                 look.feed(piece, at_line_start=begins)
+                # For what makes a dump unfit for one database; the result is what `_run` will make of it.
+                deque(splitter.feed(piece), maxlen=0)
+            deque(splitter.feed(b"", last=True), maxlen=0)
     except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
         raise RefusedError(f"The file cannot be read to its end: {error}") from error
     look.finish()
@@ -139,15 +138,17 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
         resource.setrlimit(limit, (most, most))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     counter = RowCounter() if order["rows"] and order["dialect"] == "mariadb" else None
+    adaptation, splitter = adaptation_of(order["dialect"])
     # The output of queries in the dump is dropped; the client's errors are reported to the job.
     with subprocess.Popen(
         order["command"], stdin=subprocess.PIPE, stdout=nowhere, preexec_fn=_ends_with_us, restore_signals=True
     ) as client:
         assert client.stdin is not None
-        statements = {"mariadb": _mariadb, "postgresql": _postgresql}[order["dialect"]]
         try:
+            if order["dialect"] == "postgresql":
+                client.stdin.write(b"\\restrict " + secrets.token_hex(32).encode() + b"\n")
             with os.fdopen(file, "rb") as raw:
-                for block in statements(_lines(_unpacked(raw))):
+                for block in _adapted(_unpacked(raw), splitter):
                     client.stdin.write(block)
                     if counter is not None:
                         counter.feed(block)
@@ -157,11 +158,17 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
         except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
             client.kill()
             raise RefusedError(f"The file cannot be read to its end: {error}") from error
+        except NoDumpError:
+            client.kill()
+            raise
         status = client.wait()
+    # Of a dump that has failed the client's last words are the answer.
+    for note in adaptation.notes() if status == 0 else ():
+        print(note)
     if counter is not None and status == 0:
         for table, rows in counter.finish().items():
             print(ROWS + json.dumps([table, rows]))
-        sys.stdout.flush()
+    sys.stdout.flush()
     return status if status >= 0 else 128 - status
 
 
@@ -208,38 +215,10 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
         begins = piece.endswith(b"\n")
 
 
-def _mariadb(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """Removes the definers of views, triggers and routines, so that the owner of the database becomes their definer:
-    only a superuser may name somebody else. Applies only to output of mariadb-dump: a line of its data never starts
-    like such a statement, since it writes line breaks in data as \\n."""
-    own, left_out = False, 0
-    for number, (begins, piece) in enumerate(lines):
-        if number < 2 and _OWN_DUMP.match(piece):
-            own = True
-        if own and begins and piece.startswith(_MAY_DEFINE):
-            piece, found = _DEFINER.subn(b"", piece, count=1)
-            left_out += found
-        yield piece
-    if left_out:
-        print(
-            f"Views, triggers and routines of other definers now belong to the database's owner: {left_out}.",
-            flush=True,
-        )
-
-
-def _postgresql(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """Drops pg_dump's own \\restrict and \\unrestrict: ours comes before them, and applies to the file's end."""
-    yield b"\\restrict " + secrets.token_hex(32).encode() + b"\n"
-    header, closing = True, b""
-    for begins, piece in lines:
-        if header:
-            found = _RESTRICT.fullmatch(piece)
-            if found:
-                closing, piece = b"\\unrestrict " + found[1] + b"\n", b"\n"
-            header = _HEADER.fullmatch(piece) is not None
-        elif closing and begins and piece == closing:
-            continue
-        yield piece
+def _adapted(file: BinaryIO, splitter: Splitter) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        yield from splitter.feed(block)
+    yield from splitter.feed(b"", last=True)
 
 
 if __name__ == "__main__":

@@ -285,6 +285,7 @@ async def test_a_database_is_emptied_and_still_its_users(engines: Engines, kind:
     assert (await engines.ask(kind, TABLE, database, user, password)).ok
 
 
+# What is about the server is left out, so the next statement fails.
 HOSTILE = {
     MARIADB: {
         r"\! touch {mark}": "sandbox",
@@ -295,28 +296,28 @@ HOSTILE = {
         "SELECT 1 INTO OUTFILE '{mark}';": "FILE privilege",
         "LOAD DATA INFILE '/etc/passwd' INTO TABLE things;": "Access denied",
         "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE things;": "local infile",
-        "USE s1002_shop;": "Access denied",
-        "USE mysql;": "Access denied",
+        "USE s1002_shop;": "nonsense",
+        "USE mysql;": "nonsense",
         "DROP TABLE s1002_shop.things;": "denied",
         "connect mysql 127.0.0.1": "connect",
-        "CREATE DEFINER=`root`@`localhost` PROCEDURE evil() SELECT 1;": "SUPER, SET USER",
-        "GRANT ALL PRIVILEGES ON *.* TO `s1001_ada`@`localhost`;": "Access denied",
-        "SET GLOBAL general_log = 1;": "Access denied",
+        "CREATE DEFINER=`root`@`localhost` PROCEDURE evil() SELECT 1;": "nonsense",
+        "GRANT ALL PRIVILEGES ON *.* TO `s1001_ada`@`localhost`;": "nonsense",
+        "SET GLOBAL general_log = 1;": "nonsense",
     },
     POSTGRESQL: {
         r"\! touch {mark}": "restricted",
-        r"\connect s1002_shop": "restricted",
+        r"\connect s1002_shop": "nonsense",
         r"\i /etc/passwd": "restricted",
         r"\o {mark}": "restricted",
         r"\copy things TO '{mark}'": "restricted",
-        "\\unrestrict abc": "wrong key",
+        "\\unrestrict abc": "nonsense",
         "COPY things FROM PROGRAM 'touch {mark}';": "pg_execute_server_program",
         "COPY things TO '{mark}';": "pg_write_server_files",
         "COPY things FROM '/etc/passwd';": "pg_read_server_files",
         "SELECT pg_read_file('/etc/passwd');": "permission denied",
-        "ALTER ROLE s1001_ada SUPERUSER;": "superuser",
+        "ALTER ROLE s1001_ada SUPERUSER;": "nonsense",
         "CREATE EXTENSION dblink;": "permission denied",
-        "SET ROLE postgres;": "permission denied",
+        "SET ROLE postgres;": "nonsense",
     },
 }  # fmt: skip
 
