@@ -38,7 +38,7 @@ class Rules(Protocol):
 
 @dataclass(frozen=True)
 class _Text:
-    """Text to the engine that has begun: how it goes on, and how it ends."""
+    """Text to the engine that has started: how it goes on, and how it ends."""
 
     body: re.Pattern[bytes]
     end: re.Pattern[bytes]
@@ -80,7 +80,7 @@ class Splitter:
         before it."""
         self._within: _Text | None = None
         self._between = True
-        """Whether no statement has begun since the last one ended."""
+        """Whether no statement has started since the last one ended."""
         self._collected: list[bytes] | None = None
         self._size = 0
 
@@ -118,7 +118,7 @@ class Splitter:
         return self._rules.line(match[0]) or b""
 
     def token(self, text: bytes, at: int) -> tuple[int, _Text | None]:
-        """The end of the token at `at`, and the text that it begins."""
+        """The end of the token at `at`, and the text that it starts."""
         raise NotImplementedError
 
     def ended(self, statement: bytes) -> _Text | None:
