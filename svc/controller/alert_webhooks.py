@@ -56,7 +56,7 @@ class AlertDeliveryDetail(AlertDelivery):
     payload: str
 
 
-class AlertWebhookCreateRequest(CreateRequest):
+class AlertWebhookCreate(CreateRequest):
     least: Severity = Severity.CRITICAL
 
 
@@ -64,14 +64,14 @@ class AlertWebhookRequest(EndpointRequest):
     pass
 
 
-class AlertWebhookUpdateRequest(UpdateRequest):
+class AlertWebhookUpdate(UpdateRequest):
     """Fields left out stay as they are."""
 
     least: Severity | None = None
     enabled: bool | None = None
 
 
-class AlertDeliveryListRequest(DeliveryListRequest[AlertEvent]):
+class AlertDeliveryList(DeliveryListRequest[AlertEvent]):
     pass
 
 
@@ -79,7 +79,7 @@ class AlertDeliveryRequest(DeliveryRequest):
     pass
 
 
-class AlertWebhooks(Webhooks[AlertWebhookCreateRequest, AlertWebhookUpdateRequest, AlertWebhookRequest]):
+class AlertWebhooks(Webhooks[AlertWebhookCreate, AlertWebhookUpdate, AlertWebhookRequest]):
     path = "/alerts/webhooks"
     names = Names(
         list_endpoints=("alert.webhooks", "The webhook receivers of alerts"),
@@ -105,16 +105,16 @@ class AlertWebhooks(Webhooks[AlertWebhookCreateRequest, AlertWebhookUpdateReques
     delivery = AlertDelivery
     delivery_with_payload = AlertDeliveryDetail
     endpoint_request = AlertWebhookRequest
-    create_request = AlertWebhookCreateRequest
-    update_request = AlertWebhookUpdateRequest
+    create_request = AlertWebhookCreate
+    update_request = AlertWebhookUpdate
     test_request = AlertWebhookRequest
     delivery_request = AlertDeliveryRequest
-    delivery_list_request = AlertDeliveryListRequest
+    delivery_list_request = AlertDeliveryList
 
-    async def add(self, tx: Transaction, sealer: Sealer, request: AlertWebhookCreateRequest) -> EndpointSecret:
+    async def add(self, tx: Transaction, sealer: Sealer, request: AlertWebhookCreate) -> EndpointSecret:
         return await alert_webhooks.create(tx, sealer, request.url, request.least)
 
-    async def change(self, tx: Transaction, request: AlertWebhookUpdateRequest) -> None:
+    async def change(self, tx: Transaction, request: AlertWebhookUpdate) -> None:
         await alert_webhooks.update(tx, request.id, url=request.url, least=request.least, enabled=request.enabled)
 
     async def send_test(self, tx: Transaction, endpoint: Record, request: AlertWebhookRequest) -> UUID:

@@ -58,7 +58,7 @@ class ProjectUpdateRequest(Request):
     name: Name
 
 
-class MemberListRequest(PageRequest):
+class MemberList(PageRequest):
     id: UUID
 
 
@@ -150,7 +150,7 @@ async def update_project(context: Context[Controller], request: ProjectUpdateReq
     scope=Scope.READ,
     columns=("name", "email", "role", "id"),
 )
-async def list_members(context: Context[Controller], request: MemberListRequest) -> Page[Member]:
+async def list_members(context: Context[Controller], request: MemberList) -> Page[Member]:
     await _project(context.services.database, context.principal, request.id)
     rows, total = await paginate(
         context.services.database,

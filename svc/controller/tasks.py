@@ -100,7 +100,7 @@ class TaskFilters(PageRequest):
     op: Annotated[str, Field(max_length=64)] | None = None
 
 
-class TaskListRequest(TaskFilters):
+class TaskList(TaskFilters):
     node: UUID | None = None
     resource_kind: ResourceKind | None = None
 
@@ -124,7 +124,7 @@ class TaskLogRequest(Request):
     scope=Scope.READ,
     columns=TASK_COLUMNS,
 )
-async def list_tasks(context: Context[Controller], request: TaskListRequest) -> Page[TaskModel]:
+async def list_tasks(context: Context[Controller], request: TaskList) -> Page[TaskModel]:
     return await page_of_tasks(
         context.services.database,
         context.principal,
@@ -136,7 +136,7 @@ async def list_tasks(context: Context[Controller], request: TaskListRequest) -> 
     )
 
 
-def _known_total(request: TaskListRequest, principal: Principal) -> Condition | None:
+def _known_total(request: TaskList, principal: Principal) -> Condition | None:
     """The number of tasks in the list, from maintained counts of ended tasks, plus the few open ones."""
     wanted = (request.status, request.op, request.resource_kind)
     if request.q or request.node:
@@ -163,7 +163,7 @@ def _known_total(request: TaskListRequest, principal: Principal) -> Condition | 
     )
 
 
-def _blocks(request: TaskListRequest, principal: Principal) -> Blocks | None:
+def _blocks(request: TaskList, principal: Principal) -> Blocks | None:
     """All tasks by the day on which they were created: ended ones from maintained counts, open ones one by one."""
     filters = (request.q, request.status, request.op, request.resource_kind, request.node)
     if not principal.is_operator or any(filters):

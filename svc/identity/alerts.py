@@ -55,7 +55,7 @@ def visible_alerts(principal: Principal, realm: Realm) -> Condition:
     return Condition(f"alerts.closed_at IS NULL AND {own}", (principal.user_id,))
 
 
-class AlertListRequest(PageRequest):
+class AlertList(PageRequest):
     """Sorted by severity, alerts of one severity are in the order in which they were opened."""
 
     severity: Severity | None = None
@@ -73,7 +73,7 @@ class AlertRequest(Request):
     scope=Scope.READ,
     columns=("severity", "message", "raised=opened_at", "id"),
 )
-async def list_alerts(context: Context[IdentityServices], request: AlertListRequest) -> Page[Alert]:
+async def list_alerts(context: Context[IdentityServices], request: AlertList) -> Page[Alert]:
     principal = context.principal
     words = ("alerts.message", "alerts.key") if principal.is_operator else ("alerts.told",)
     rows, total = await paginate(

@@ -52,7 +52,7 @@ class SupportSession(Model):
     expires_at: datetime
 
 
-class ImpersonationListRequest(PageRequest):
+class ImpersonationList(PageRequest):
     id: UUID
 
 
@@ -184,7 +184,7 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
     scope=Scope.READ,
 )
 async def list_impersonations(
-    context: Context[IdentityServices], request: ImpersonationListRequest
+    context: Context[IdentityServices], request: ImpersonationList
 ) -> Page[ImpersonationRecord]:
     database = context.services.database
     await person_records.person(database, request.id)

@@ -65,7 +65,7 @@ class ApiTokenCreateRequest(Request):
     days: Days = 365
 
 
-class TokenListRequest(PageRequest):
+class TokenList(PageRequest):
     """`user`: whose tokens, for administrators; by default the caller's own."""
 
     user: UUID | None = None
@@ -83,7 +83,7 @@ class TokenRequest(Request):
     scope=Scope.READ,
     columns=("name", "scopes", "ends in=last_four", "used=last_used_at", "expires=expires_at", "id"),
 )
-async def list_tokens(context: Context[IdentityServices], request: TokenListRequest) -> Page[ApiToken]:
+async def list_tokens(context: Context[IdentityServices], request: TokenList) -> Page[ApiToken]:
     principal = context.principal
     whose = request.user or principal.user_id
     if whose != principal.user_id and principal.role is not Role.ADMINISTRATOR:

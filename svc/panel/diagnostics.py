@@ -9,7 +9,7 @@ from pydantic import Field
 
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -58,7 +58,7 @@ class SiteDiagnoseRequest(SiteRequest):
     """Names the site."""
 
 
-class SiteRepairRequest(SiteChangeRequest):
+class SiteRepairRequest(SiteChange):
     """Repairs one part of a site."""
 
     repair: Annotated[Repair, Field(description="The part to repair.")]

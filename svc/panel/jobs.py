@@ -121,7 +121,7 @@ class JobLineModel(Model):
     message: str
 
 
-class JobListRequest(PageRequest):
+class JobList(PageRequest):
     status: JobStatus | None = None
     kind: Annotated[str, Field(max_length=64), _KIND] | None = None
     site: UUID | None = None
@@ -147,7 +147,7 @@ class JobLogRequest(JobRequest):
     scope=Scope.READ,
     columns=("id", "kind", "title", "status", "progress", "created=created_at"),
 )
-async def list_jobs(context: Context[Panel], request: JobListRequest) -> Page[JobModel]:
+async def list_jobs(context: Context[Panel], request: JobList) -> Page[JobModel]:
     database = context.services.database
     rows, total = await paginate(
         database,

@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
 from svc.registry.principal import Access
@@ -98,7 +98,7 @@ class SftpHostKeys(Model):
     keys: list[SftpHostKey]
 
 
-class SftpCreateRequest(SiteChangeRequest):
+class SftpCreateRequest(SiteChange):
     """Without a password and without keys a password is generated. `kind` shell is allowed if `shell` of the site is
     true (`site.get`); a shell starts in the site's home and takes no folder."""
 
@@ -109,7 +109,7 @@ class SftpCreateRequest(SiteChangeRequest):
     keys: Annotated[Keys, Field(default_factory=list)]
 
 
-class SftpUpdateRequest(SiteChangeRequest):
+class SftpUpdateRequest(SiteChange):
     """Fields left out stay as they are. Open sessions are ended. `new_password`: generate a password and show it once.
     If the password is null, the account has none, and only keys can be used."""
 
@@ -119,7 +119,7 @@ class SftpUpdateRequest(SiteChangeRequest):
     keys: Keys | None = None
 
 
-class SftpDeleteRequest(SiteChangeRequest):
+class SftpDeleteRequest(SiteChange):
     account_id: UUID
 
 

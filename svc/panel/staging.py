@@ -11,7 +11,7 @@ from pydantic import Field
 
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.sites.fields import Domain
 from svc.panel.sites.sites import usable_name
 from svc.registry.declare import Operations
@@ -138,23 +138,23 @@ class StagingPreviewRequest(SiteRequest):
     """Names the site."""
 
 
-class StagingCreateRequest(SiteChangeRequest):
+class StagingCreateRequest(SiteChange):
     name: Label = USUAL_NAME
 
 
-class StagingRefreshRequest(SiteChangeRequest):
+class StagingRefreshRequest(SiteChange):
     """The copy is replaced by the current site; changes made in it are lost."""
 
 
-class StagingPasswordRequest(SiteChangeRequest):
+class StagingPasswordRequest(SiteChange):
     """Names the site."""
 
 
-class StagingDeleteRequest(SiteChangeRequest):
+class StagingDeleteRequest(SiteChange):
     """Changes made in the copy are lost."""
 
 
-class StagingPushRequest(SiteChangeRequest):
+class StagingPushRequest(SiteChange):
     """`confirm` repeats the domain of the live site. Without `files` and `tables`, what staging.preview calls `pushed`
     is pushed; with one of them, only that. `accept_drift`: changes of the live site since the copy was made are
     lost."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from svc.identity.fields import Email
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.panel.sites.fields import WordPressLanguage, WordPressTitle
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
@@ -121,23 +121,23 @@ class WordPressGetRequest(SiteRequest):
     """Names the site."""
 
 
-class WordPressLoginRequest(SiteChangeRequest):
+class WordPressLoginRequest(SiteChange):
     login: Login | None = None
 
 
-class WordPressPasswordRequest(SiteChangeRequest):
+class WordPressPasswordRequest(SiteChange):
     login: Login | None = None
 
 
-class PluginActivateRequest(SiteChangeRequest):
+class PluginActivateRequest(SiteChange):
     plugin: PluginFile
 
 
-class PluginDeactivateRequest(SiteChangeRequest):
+class PluginDeactivateRequest(SiteChange):
     plugin: PluginFile
 
 
-class WordPressMaintenanceRequest(SiteChangeRequest):
+class WordPressMaintenanceRequest(SiteChange):
     """`maintenance` true: visitors get the maintenance page."""
 
     maintenance: bool
@@ -262,9 +262,7 @@ async def wordpress_order(
     return WordPressOrder(title or domain, "" if language in (None, "en_US") else language, admin_email)
 
 
-async def _switch(
-    context: Context[Panel], request: SiteChangeRequest, plugin: str, *, active: bool
-) -> WordPressPluginState:
+async def _switch(context: Context[Panel], request: SiteChange, plugin: str, *, active: bool) -> WordPressPluginState:
     site, _ = await _installed(context, request)
     wordpress = context.services.wordpress
     await _record(context, site, {"plugin": plugin})

@@ -81,7 +81,7 @@ class Backup(Model):
     target_name: str | None
 
 
-class BackupListRequest(PageRequest):
+class BackupList(PageRequest):
     project: UUID | None = None
 
 
@@ -109,7 +109,7 @@ class RestoreRequest(Request):
         "late",
     ),
 )
-async def list_schedule(context: Context[Controller], request: BackupListRequest) -> Page[ScheduledBackup]:
+async def list_schedule(context: Context[Controller], request: BackupList) -> Page[ScheduledBackup]:
     now = utc_now()
     rows, total = await paginate(
         context.services.database,

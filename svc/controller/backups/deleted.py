@@ -45,7 +45,7 @@ class DeletedMachineBackups(Model):
     removed_after: datetime
 
 
-class DeletedMachinesRequest(PageRequest):
+class DeletedList(PageRequest):
     """`q` is a part of the machine's name."""
 
 
@@ -72,7 +72,7 @@ class DiscardRequest(Request):
         "until=removed_after",
     ),
 )
-async def list_deleted(context: Context[Controller], request: DeletedMachinesRequest) -> Page[DeletedMachineBackups]:
+async def list_deleted(context: Context[Controller], request: DeletedList) -> Page[DeletedMachineBackups]:
     named = [Condition("strpos(lower(vms.name), lower($1)) > 0", (request.q,))] if request.q else []
     rows, total = await paginate(
         context.services.database,

@@ -42,7 +42,7 @@ _SORTABLE = {
 }
 
 
-class VMListRequest(PageRequest):
+class VMList(PageRequest):
     """`node` is for staff and administrators; a customer's list by node is empty."""
 
     status: VMStatus | None = None
@@ -90,7 +90,7 @@ class MetricsRequest(Request):
         "created=created_at",
     ),
 )
-async def list_machines(context: Context[Controller], request: VMListRequest) -> Page[VM]:
+async def list_machines(context: Context[Controller], request: VMList) -> Page[VM]:
     rows, total = await paginate(
         context.services.database,
         select=VM_SELECT,
@@ -115,7 +115,7 @@ async def list_machines(context: Context[Controller], request: VMListRequest) ->
     return Page[VM].of([VM.of(row, context.principal) for row in rows], total, request)
 
 
-def _known_total(request: VMListRequest, principal: Principal) -> Condition | None:
+def _known_total(request: VMList, principal: Principal) -> Condition | None:
     """The number of machines in the list, if a maintained count has it: by node and status, or by project."""
     if request.q or request.label:
         return None
@@ -134,7 +134,7 @@ def _known_total(request: VMListRequest, principal: Principal) -> Condition | No
     )
 
 
-def _blocks(request: VMListRequest, principal: Principal) -> Blocks | None:
+def _blocks(request: VMList, principal: Principal) -> Blocks | None:
     """All machines by the day on which they were created."""
     if not principal.is_operator or any((request.q, request.label, request.project, request.node, request.status)):
         return None
@@ -142,7 +142,7 @@ def _blocks(request: VMListRequest, principal: Principal) -> Blocks | None:
     return Blocks("created_at", Condition(numbers))
 
 
-def _groups(request: VMListRequest, principal: Principal) -> Groups | None:
+def _groups(request: VMList, principal: Principal) -> Groups | None:
     """Machines by displayed status, of one node or of all."""
     if not principal.is_operator or request.q or request.label or request.project:
         return None

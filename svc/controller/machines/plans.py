@@ -127,7 +127,7 @@ class PlanRequest(Request):
     id: UUID
 
 
-class PlanListRequest(PageRequest):
+class PlanList(PageRequest):
     """Sorted by size: by memory, then processors."""
 
 
@@ -148,7 +148,7 @@ class PlanListRequest(PageRequest):
         "enabled",
     ),
 )
-async def list_plans(context: Context[Controller], request: PlanListRequest) -> Page[Plan]:
+async def list_plans(context: Context[Controller], request: PlanList) -> Page[Plan]:
     rows, total = await paginate(
         context.services.database,
         select=_PLANS,

@@ -92,7 +92,7 @@ class VolumeOrdered(Model):
     replayed: bool
 
 
-class VolumeListRequest(PageRequest):
+class VolumeList(PageRequest):
     """`node` is for staff and administrators; a customer's list by node is empty."""
 
     project: UUID | None = None

@@ -20,7 +20,7 @@ from svc.controller.machines.volume_models import (
     VolumeCreateRequest,
     VolumeDeleteRequest,
     VolumeGrowRequest,
-    VolumeListRequest,
+    VolumeList,
     VolumeOrdered,
     VolumeRequest,
     VolumeUpdateRequest,
@@ -55,7 +55,7 @@ _SORTABLE = {"created_at": "volumes.created_at", "name": "volumes.name", "size_g
     scope=Scope.READ,
     columns=("id", "name", "state", "size=size_gib", "machine=vm_name", "project=project_name", "node=node_name"),
 )
-async def list_volumes(context: Context[Controller], request: VolumeListRequest) -> Page[Volume]:
+async def list_volumes(context: Context[Controller], request: VolumeList) -> Page[Volume]:
     rows, total = await paginate(
         context.services.database,
         select=SELECT,

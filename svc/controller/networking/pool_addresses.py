@@ -41,7 +41,7 @@ class AllocationState(StrEnum):
     BLOCKED = "blocked"
 
 
-class AllocationListRequest(PageRequest):
+class AllocationList(PageRequest):
     id: UUID
     state: AllocationState | None = None
 
@@ -75,7 +75,7 @@ class Reservation(Model):
     created_at: datetime
 
 
-class ReservationListRequest(PageRequest):
+class ReservationList(PageRequest):
     """`q` is looked for in kind and note, and at the beginning of every address that is set aside."""
 
     id: UUID
@@ -126,7 +126,7 @@ FROM {_HELD}"""
     scope=Scope.READ,
     columns=("ip", "state", "vm=vm_name", "note", "changed=changed_at"),
 )
-async def list_allocations(context: Context[Controller], request: AllocationListRequest) -> Page[Allocation]:
+async def list_allocations(context: Context[Controller], request: AllocationList) -> Page[Allocation]:
     database = context.services.database
     await _require_pool(database, request.id)
     rows, total = await paginate(
@@ -147,7 +147,7 @@ async def list_allocations(context: Context[Controller], request: AllocationList
     return Page[Allocation].of([Allocation(**dict(row)) for row in rows], total, request)
 
 
-def _known_total(request: AllocationListRequest) -> Condition:
+def _known_total(request: AllocationList) -> Condition:
     return Condition(
         """SELECT coalesce(sum(number), 0) FROM list_numbers
            WHERE list = 'addresses by pool' AND scope = $1 AND ($2::text IS NULL OR words[1] = $2)""",
@@ -184,7 +184,7 @@ def _held_as(q: str | None, pool_id: UUID) -> Condition:
     scope=Scope.READ,
     columns=("ip", "until=range_end", "kind", "note", "by the pool=arithmetic", "id"),
 )
-async def list_reservations(context: Context[Controller], request: ReservationListRequest) -> Page[Reservation]:
+async def list_reservations(context: Context[Controller], request: ReservationList) -> Page[Reservation]:
     database = context.services.database
     pool = await _require_pool(database, request.id)
     rows, total = await paginate(

@@ -45,7 +45,7 @@ _SORTABLE = {
 }
 
 
-class PoolListRequest(PageRequest):
+class PoolList(PageRequest):
     """`network`: of that network alone. `q` is looked for in names, of pools and their networks, and in the CIDR."""
 
     network: UUID | None = None
@@ -96,7 +96,7 @@ class PoolUpdateRequest(Request):
         "enabled",
     ),
 )
-async def list_pools(context: Context[Controller], request: PoolListRequest) -> Page[PoolModel]:
+async def list_pools(context: Context[Controller], request: PoolList) -> Page[PoolModel]:
     rows, total = await paginate(
         context.services.database,
         select=POOLS,

@@ -64,7 +64,7 @@ class SecurityGroup(Model):
     created_at: datetime
 
 
-class SecurityGroupListRequest(PageRequest):
+class SecurityGroupList(PageRequest):
     project: UUID | None = None
 
 

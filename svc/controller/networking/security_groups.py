@@ -20,7 +20,7 @@ from svc.controller.networking.security_group_models import (
     RuleRequest,
     SecurityGroup,
     SecurityGroupCreateRequest,
-    SecurityGroupListRequest,
+    SecurityGroupList,
     SecurityGroupRequest,
     SecurityGroupRule,
 )
@@ -66,7 +66,7 @@ _MACHINES_NAMED = 200
         "description",
     ),
 )
-async def list_groups(context: Context[Controller], request: SecurityGroupListRequest) -> Page[SecurityGroup]:
+async def list_groups(context: Context[Controller], request: SecurityGroupList) -> Page[SecurityGroup]:
     database, principal = context.services.database, context.principal
     rows, total = await paginate(
         database,

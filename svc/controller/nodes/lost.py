@@ -26,7 +26,7 @@ from svc_common.errors import require_name
 operations = Operations[Controller]()
 
 
-class NodeLossRequest(Request):
+class NodeLoss(Request):
     """`note` says how it is known, and is shown with the node and in the audit."""
 
     id: UUID
@@ -41,7 +41,7 @@ class NodeLossRequest(Request):
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
 )
-async def declare_lost(context: Context[Controller], request: NodeLossRequest) -> None:
+async def declare_lost(context: Context[Controller], request: NodeLoss) -> None:
     require_name((await get_node(context.services.database, request.id)).name, request.confirm, of="node")
 
     async def wait_no_more(tx: Transaction) -> None:

@@ -62,7 +62,7 @@ _INVENTORY_DEADLINE = 120.0
 _PREFLIGHT_DEADLINE = 300.0
 
 
-class NodeListRequest(PageRequest):
+class NodeList(PageRequest):
     state: NodeState | None = None
     mode: NodeMode | None = None
     location: UUID | None = None
@@ -80,7 +80,7 @@ class OvercommitChange(Model):
     disk: OvercommitFactor | None = None
 
 
-class NodeUpdateRequest(Request):
+class NodeUpdate(Request):
     """Fields left out stay as they are. `mode` goes from observe to managed only."""
 
     id: UUID
@@ -96,7 +96,7 @@ class NodeUpdateRequest(Request):
     ) = None
 
 
-class NodeTasksRequest(TaskFilters):
+class NodeTaskList(TaskFilters):
     id: UUID
 
 
@@ -128,7 +128,7 @@ class NodeSamplesRequest(PageRequest):
         "seen=seen_at",
     ),
 )
-async def list_nodes(context: Context[Controller], request: NodeListRequest) -> Page[NodeModel]:
+async def list_nodes(context: Context[Controller], request: NodeList) -> Page[NodeModel]:
     database = context.services.database
     rows, total = await paginate(
         database,
@@ -171,7 +171,7 @@ async def show_node(context: Context[Controller], request: NodeRequest) -> NodeD
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
 )
-async def update_node(context: Context[Controller], request: NodeUpdateRequest) -> NodeDetail:
+async def update_node(context: Context[Controller], request: NodeUpdate) -> NodeDetail:
     overcommit = request.overcommit or OvercommitChange()
     change = NodeChange(
         name=request.name,
@@ -262,7 +262,7 @@ async def run_preflight(context: Context[Controller], request: NodeRequest) -> T
     scope=Scope.READ,
     columns=TASK_COLUMNS,
 )
-async def node_tasks(context: Context[Controller], request: NodeTasksRequest) -> Page[TaskModel]:
+async def node_tasks(context: Context[Controller], request: NodeTaskList) -> Page[TaskModel]:
     await get_node(context.services.database, request.id)
     return await page_of_tasks(
         context.services.database, context.principal, request, Condition("node_id = $1", (request.id,))

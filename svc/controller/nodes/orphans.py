@@ -62,7 +62,7 @@ class Orphan(Model):
     project_id: UUID | None
 
 
-class OrphanAdoptRequest(Request):
+class OrphanAdopt(Request):
     """The first four for a machine that no record knows: `project_id` must be given; `image_id` where no image has the
     checksum of the one it was made from; `group_ids` where its host filters its traffic."""
 
@@ -73,14 +73,14 @@ class OrphanAdoptRequest(Request):
     group_ids: Annotated[list[UUID], Field(max_length=64)] = Field(default_factory=list)
 
 
-class OrphanDiscardRequest(Request):
+class OrphanDiscard(Request):
     """`destroy_disks` is for a machine that no record knows; without it the host keeps the machine's disks aside."""
 
     id: UUID
     destroy_disks: bool = False
 
 
-class OrphanNodeRequest(Request):
+class OrphanNode(Request):
     id: UUID
 
 
@@ -124,7 +124,7 @@ async def list_orphans(context: Context[Controller], request: Empty) -> list[Orp
     scope=Scope.ADMIN,
     command=("node", "adopt"),
 )
-async def adopt_orphan(context: Context[Controller], request: OrphanAdoptRequest) -> None:
+async def adopt_orphan(context: Context[Controller], request: OrphanAdopt) -> None:
     services = context.services
     found = await _find(services.database, request.id)
     if found["kind"] == OrphanKind.MISSING:
@@ -160,7 +160,7 @@ async def adopt_orphan(context: Context[Controller], request: OrphanAdoptRequest
     command=("node", "discard"),
     confirm=True,
 )
-async def discard_orphan(context: Context[Controller], request: OrphanDiscardRequest) -> None:
+async def discard_orphan(context: Context[Controller], request: OrphanDiscard) -> None:
     services = context.services
     found = await _find(services.database, request.id)
     node_id: UUID = found["node_id"]
@@ -189,7 +189,7 @@ async def discard_orphan(context: Context[Controller], request: OrphanDiscardReq
     scope=Scope.ADMIN,
     confirm=True,
 )
-async def write_off_node(context: Context[Controller], request: OrphanNodeRequest) -> None:
+async def write_off_node(context: Context[Controller], request: OrphanNode) -> None:
 
     async def work(tx: Transaction) -> None:
         node = await get_node(tx, request.id, lock=True)
@@ -203,7 +203,7 @@ async def write_off_node(context: Context[Controller], request: OrphanNodeReques
     await context.services.database.transact(work)
 
 
-async def _delete_from_host(context: Context[Controller], node_id: UUID, request: OrphanDiscardRequest) -> None:
+async def _delete_from_host(context: Context[Controller], node_id: UUID, request: OrphanDiscard) -> None:
     """The deletion is recorded before it is ordered, since a command to a host cannot be undone."""
     services = context.services
 

@@ -26,7 +26,7 @@ class NodeUpgradeRequest(Request):
     id: UUID
 
 
-class NodeUpgradeAllRequest(Request):
+class NodeUpgradeAll(Request):
     """Nodes that are online, have another release and can replace it by themselves."""
 
     at_once: Annotated[int, Field(ge=1, le=100, description="How many nodes are upgraded at the same time.")] = 3
@@ -76,7 +76,7 @@ async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest
     scope=Scope.ADMIN,
     command=("node", "upgrade-all"),
 )
-async def upgrade_all(context: Context[Controller], request: NodeUpgradeAllRequest) -> NodeUpgrades:
+async def upgrade_all(context: Context[Controller], request: NodeUpgradeAll) -> NodeUpgrades:
     services, together = context.services, uuid4()
     async with services.database.transaction() as tx:
         outdated = await tx.fetch(

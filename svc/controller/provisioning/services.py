@@ -42,7 +42,7 @@ LAST_EVENTS: Final = 1000
 """The most events in an answer of GET events, newest first."""
 
 
-class ServiceListRequest(PageRequest):
+class ServiceList(PageRequest):
     state: ServiceState | None = None
     integration: Integration | None = None
     external_ref: ExternalRef | None = None
@@ -95,7 +95,7 @@ class ProvisionTask(Model):
     scope=Scope.PROVISION,
     columns=("integration", "external_ref", "state", "customer=customer.email", "machine=machine.name", "id"),
 )
-async def list_services(context: Context[Controller], request: ServiceListRequest) -> Page[Service]:
+async def list_services(context: Context[Controller], request: ServiceList) -> Page[Service]:
     rows, total = await paginate(
         context.services.database,
         select=SELECT_SERVICES,

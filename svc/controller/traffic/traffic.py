@@ -83,7 +83,7 @@ Gib = Annotated[int, Field(ge=1, le=100_000_000)]
 Mbps = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class TrafficListRequest(PageRequest):
+class TrafficList(PageRequest):
     period: AskedPeriod = None
     project: UUID | None = None
 
@@ -116,7 +116,7 @@ class VMBandwidthRequest(Request):
         "resets",
     ),
 )
-async def list_traffic(context: Context[Controller], request: TrafficListRequest) -> TrafficPage:
+async def list_traffic(context: Context[Controller], request: TrafficList) -> TrafficPage:
     database, principal = context.services.database, context.principal
     period = requested_period(request.period)
     own = [visible_projects(principal, "vms.project_id"), equals("vms.project_id", request.project)]

@@ -73,7 +73,7 @@ class Membership(Model):
     created_at: datetime
 
 
-class MemberListRequest(PageRequest):
+class MemberList(PageRequest):
     """`account`: only members of this account, for administrators. `site`: everybody who may work in this site, members
     of the whole account included."""
 
@@ -121,7 +121,7 @@ FROM {_SOURCE}"""
     scope=Scope.READ,
     columns=("email", "role", "site=domain", "status", "account=account_email", "id"),
 )
-async def list_members(context: Context[Panel], request: MemberListRequest) -> Page[Member]:
+async def list_members(context: Context[Panel], request: MemberList) -> Page[Member]:
     principal = context.principal
     own = EVERYTHING if principal.is_operator else equals("given.account_id", principal.user_id)
     of_site = EVERYTHING

@@ -15,7 +15,7 @@ from svc.panel.apps.models import (
 )
 from svc.panel.log_lines import LogLines, log_part
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
@@ -158,7 +158,7 @@ async def read_log(context: Context[Panel], request: AppLogRequest) -> LogLines:
     return LogLines(lines=part.lines, cursor=part.cursor, more=part.more, gap=part.gap)
 
 
-async def _ordered(context: Context[Panel], request: SiteChangeRequest, order: AppOrder) -> SiteAppModel:
+async def _ordered(context: Context[Panel], request: SiteChange, order: AppOrder) -> SiteAppModel:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     await app_of(services.database, site)

@@ -15,7 +15,7 @@ from pydantic import Field
 from svc.identity.backup_targets import SshHost
 from svc.panel.host_keys import Fingerprint, ShownKey, confirmed
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -53,7 +53,7 @@ class DeployKeyModel(Model):
         )
 
 
-class DeployKeyRequest(SiteChangeRequest):
+class DeployKeyRequest(SiteChange):
     """`host_key` is one of the fingerprints that the answer to a request without it shows; compare it with those that
     the host publishes. If the site has a deploy key for that host, it is kept, with this host key instead of the former
     one."""
@@ -63,7 +63,7 @@ class DeployKeyRequest(SiteChangeRequest):
     host_key: Fingerprint | None = None
 
 
-class DeployKeyDeletion(SiteChangeRequest):
+class DeployKeyDeletion(SiteChange):
     key_id: UUID
 
 

@@ -13,7 +13,7 @@ from svc.panel.apps.models import SiteAppModel
 from svc.panel.files.models import SitePath
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -103,7 +103,7 @@ class DeploymentsRequest(SiteRequest):
     limit: Annotated[int, Field(ge=1, le=200)] = 50
 
 
-class DeployRequest(SiteChangeRequest):
+class DeployRequest(SiteChange):
     """Either `archive`, a zip or tar archive among the site's files, or `git_url` with `git_ref`: a public repository
     by https://, or by SSH one that the site's deploy key may read."""
 
@@ -136,7 +136,7 @@ class DeployRequest(SiteChangeRequest):
 _BUILDS: Final = {AppRuntime.PYTHON: (Build.NONE, Build.PIP, Build.UV), AppRuntime.NODE: (Build.NONE, Build.NPM)}
 
 
-class RollbackRequest(SiteChangeRequest):
+class RollbackRequest(SiteChange):
     """`deployment`: by default the one before the running deployment."""
 
     deployment: Annotated[int | None, Field(ge=1, le=2**31 - 1)] = None

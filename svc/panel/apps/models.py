@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from svc.panel.files.models import SITE_PATH, FolderPath
 from svc.panel.log_lines import Containing, LogCursor, MostLines
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest
+from svc.panel.sites.access import SiteChange, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.apps.records import AppRow
@@ -95,7 +95,7 @@ class SiteAppModel(Model):
         )
 
 
-class AppUpdateRequest(SiteChangeRequest):
+class AppUpdateRequest(SiteChange):
     """Fields left out stay as they are. The change takes effect at the next start."""
 
     interface: AppInterface | None = None
@@ -104,15 +104,15 @@ class AppUpdateRequest(SiteChangeRequest):
     health_path: HealthPath | None = None
 
 
-class AppStartRequest(SiteChangeRequest):
+class AppStartRequest(SiteChange):
     """An application that runs is left as it is."""
 
 
-class AppStopRequest(SiteChangeRequest):
+class AppStopRequest(SiteChange):
     """Requests that are being answered get half a minute to end."""
 
 
-class AppRestartRequest(SiteChangeRequest):
+class AppRestartRequest(SiteChange):
     """The new process serves visitors once it answers; if it does not answer, the former one continues."""
 
 
@@ -123,7 +123,7 @@ class AppVariable(Model):
     set_at: datetime
 
 
-class AppVariablesRequest(SiteChangeRequest):
+class AppVariablesRequest(SiteChange):
     """From the next start on the application has exactly these variables; null keeps the current value."""
 
     variables: Annotated[

@@ -9,7 +9,7 @@ from svc.panel.backups.models import (
     SELECT_BACKUPS,
     Backup,
     BackupCreateRequest,
-    BackupListRequest,
+    BackupList,
     BackupRequest,
     BackupRestoreRequest,
     BackupScheduleUpdateRequest,
@@ -61,7 +61,7 @@ operations = Operations[Panel]()
     scope=Scope.READ,
     columns=("id", "domain", "status", "files", "bytes", "created=created_at"),
 )
-async def list_backups(context: Context[Panel], request: BackupListRequest) -> Page[Backup]:
+async def list_backups(context: Context[Panel], request: BackupList) -> Page[Backup]:
     rows, total = await paginate(
         context.services.database,
         select=SELECT_BACKUPS,

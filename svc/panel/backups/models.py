@@ -10,7 +10,7 @@ from pydantic import Field
 
 from svc.identity.backup_targets import BackupTargetModel, Folder, TargetName
 from svc.panel.files.models import SitePath
-from svc.panel.sites.access import SiteChangeRequest
+from svc.panel.sites.access import SiteChange
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
 from svc.registry.shapes import Shape
@@ -75,7 +75,7 @@ def backup_model(row: Record) -> Backup:
     return Backup.model_validate(dict(row))
 
 
-class BackupListRequest(PageRequest):
+class BackupList(PageRequest):
     status: BackupStatus | None = None
     site: UUID | None = None
 
@@ -84,7 +84,7 @@ class BackupRequest(Request):
     id: UUID
 
 
-class BackupCreateRequest(SiteChangeRequest):
+class BackupCreateRequest(SiteChange):
     """Names the site."""
 
 
@@ -99,11 +99,11 @@ class BackupRestoreRequest(BackupRequest):
     parts: Annotated[list[BackupPart], Field(min_length=1, max_length=3)] | None = None
 
 
-class ScheduleRequest(SiteChangeRequest):
+class ScheduleRequest(SiteChange):
     """Names the site."""
 
 
-class BackupScheduleUpdateRequest(SiteChangeRequest):
+class BackupScheduleUpdateRequest(SiteChange):
     """`hour` (UTC) of daily and weekly backups, `weekday` of weekly ones. Kept are the newest `keep_last` backups, and
     the newest of each of the last days, weeks and months that have one. With `enabled` false no backups are scheduled;
     existing ones stay."""

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field, SecretStr
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -65,7 +65,7 @@ class SiteCertificateRequest(SiteRequest):
     """Names the site."""
 
 
-class CertificateIssueRequest(SiteChangeRequest):
+class CertificateIssueRequest(SiteChange):
     """Fields left out keep the previous choice, initially http-01 and no wildcards. Renewals use the same."""
 
     challenge: Annotated[
@@ -78,11 +78,11 @@ class CertificateIssueRequest(SiteChangeRequest):
     ] = None
 
 
-class CertificateRemoveRequest(SiteChangeRequest):
+class CertificateRemoveRequest(SiteChange):
     """Names the site."""
 
 
-class CertificateUploadRequest(SiteChangeRequest):
+class CertificateUploadRequest(SiteChange):
     """PEM: the certificate, then those of its issuers; and its private key, not encrypted."""
 
     certificate: Annotated[str, Field(pattern=_PEM, max_length=100_000)]

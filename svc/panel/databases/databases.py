@@ -9,7 +9,7 @@ from pydantic import Field
 
 from svc.panel.databases.models import (
     SELECT_DATABASES,
-    DatabaseChangeRequest,
+    DatabaseChange,
     DatabaseLabel,
     DatabaseRequest,
     DatabaseUserSecret,
@@ -63,13 +63,13 @@ class DatabaseCreated(Model):
     login: DatabaseUserSecret | None
 
 
-class DatabaseDeleteRequest(DatabaseChangeRequest):
+class DatabaseDeleteRequest(DatabaseChange):
     """`confirm` repeats the whole name of the database."""
 
     confirm: FullName
 
 
-class DatabaseImportRequest(DatabaseChangeRequest):
+class DatabaseImportRequest(DatabaseChange):
     """Either `path`, an SQL file of the site, plain or compressed by gzip, bzip2 or xz; or `export`, an export of a
     database of the same site and engine. `replace`: remove the database's content first."""
 
@@ -174,7 +174,7 @@ async def delete(context: Context[Panel], request: DatabaseDeleteRequest) -> Non
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def export(context: Context[Panel], request: DatabaseChangeRequest) -> JobModel:
+async def export(context: Context[Panel], request: DatabaseChange) -> JobModel:
     await require_database(context, request.id)
 
     async def work(tx: Transaction) -> JobModel:

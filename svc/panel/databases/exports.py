@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from svc.panel.databases.models import DatabaseChangeRequest, DatabaseRequest, locked_database
+from svc.panel.databases.models import DatabaseChange, DatabaseRequest, locked_database
 from svc.panel.files.models import MAX_PAGE_BYTES
 from svc.panel.services import Panel
 from svc.panel.sites.access import visible_row, visible_sites
@@ -137,7 +137,7 @@ async def download(context: Context[Panel], request: ExportDownloadRequest) -> E
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def delete(context: Context[Panel], request: DatabaseChangeRequest) -> None:
+async def delete(context: Context[Panel], request: DatabaseChange) -> None:
     export: StoredExport = as_export(await _row(context, request.id))
 
     async def work(tx: Transaction) -> None:

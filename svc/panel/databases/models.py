@@ -35,7 +35,7 @@ class DatabaseRequest(Request):
     id: UUID
 
 
-class DatabaseChangeRequest(DatabaseRequest):
+class DatabaseChange(DatabaseRequest):
     site_id: Annotated[UUID | None, Field(description="Ignored: the database's own site is used.")] = None
 
 

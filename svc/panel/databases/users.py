@@ -6,7 +6,7 @@ from uuid import UUID
 
 from svc.panel.databases.models import (
     SELECT_USERS,
-    DatabaseChangeRequest,
+    DatabaseChange,
     DatabaseLabel,
     DatabaseRequest,
     DatabaseUser,
@@ -46,12 +46,12 @@ class DatabaseUserCreateRequest(Request):
     access: DatabaseAccess = DatabaseAccess.FULL
 
 
-class DatabaseGrantRequest(DatabaseChangeRequest):
+class DatabaseGrantRequest(DatabaseChange):
     database_id: UUID
     access: DatabaseAccess = DatabaseAccess.FULL
 
 
-class DatabaseRevokeRequest(DatabaseChangeRequest):
+class DatabaseRevokeRequest(DatabaseChange):
     database: UUID
 
 
@@ -123,7 +123,7 @@ async def create(context: Context[Panel], request: DatabaseUserCreateRequest) ->
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def reset_password(context: Context[Panel], request: DatabaseChangeRequest) -> DatabaseUserSecret:
+async def reset_password(context: Context[Panel], request: DatabaseChange) -> DatabaseUserSecret:
     services = context.services
     user = await shown_user(context, request.id)
     password = new_password()
@@ -167,7 +167,7 @@ async def revoke(context: Context[Panel], request: DatabaseRevokeRequest) -> Dat
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
 )
-async def delete(context: Context[Panel], request: DatabaseChangeRequest) -> None:
+async def delete(context: Context[Panel], request: DatabaseChange) -> None:
     user = await shown_user(context, request.id)
 
     async def work(tx: Transaction) -> None:

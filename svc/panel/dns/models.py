@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field
 
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest
+from svc.panel.sites.access import SiteChange, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.dns.records import RecordRow, ZoneRow
@@ -144,18 +144,18 @@ class DnsListRequest(SiteRequest):
     zone: ZoneName | None = None
 
 
-class DkimRotateRequest(SiteChangeRequest):
+class DkimRotateRequest(SiteChange):
     zone: ZoneName | None = None
 
 
-class RecordCreateRequest(SiteChangeRequest):
+class RecordCreateRequest(SiteChange):
     zone: ZoneName | None = None
     name: RecordName = "@"
     ttl: Ttl | None = None
     data: Data
 
 
-class RecordRequest(SiteChangeRequest):
+class RecordRequest(SiteChange):
     record_id: UUID
 
 

@@ -28,7 +28,7 @@ from svc.panel.dns.models import (
     zone_model,
 )
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, site_of
+from svc.panel.sites.access import SiteChange, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
@@ -140,7 +140,7 @@ async def delete_record(context: Context[Panel], request: RecordRequest) -> DnsZ
     scope=Scope.WRITE,
     target="zone",
 )
-async def point(context: Context[Panel], request: SiteChangeRequest) -> DnsPoint:
+async def point(context: Context[Panel], request: SiteChange) -> DnsPoint:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     addresses = services.config.dns.site_addresses()

@@ -12,7 +12,7 @@ from svc.panel.files.files import file_target
 from svc.panel.files.models import ArchiveFormat, FolderPath, SitePath
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, locked_site_of
+from svc.panel.sites.access import SiteChange, locked_site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
@@ -25,7 +25,7 @@ from svc_actors.store import Transaction, audit
 operations = Operations[Panel]()
 
 
-class FileExtractRequest(SiteChangeRequest):
+class FileExtractRequest(SiteChange):
     """`to` is the folder to unpack into, created if it does not exist. `replace`: replace existing files."""
 
     path: SitePath
@@ -33,7 +33,7 @@ class FileExtractRequest(SiteChangeRequest):
     replace: bool = False
 
 
-class FileCompressRequest(SiteChangeRequest):
+class FileCompressRequest(SiteChange):
     paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
     to: SitePath
     format: ArchiveFormat = ArchiveFormat.ZIP

@@ -34,7 +34,7 @@ from svc.panel.files.models import (
     Text,
 )
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.principal import Access
@@ -82,7 +82,7 @@ class FileDownloadRequest(SiteRequest):
     version: FileVersion | None = None
 
 
-class FileWriteRequest(SiteChangeRequest):
+class FileWriteRequest(SiteChange):
     """`expected_sha256`: of the content to replace; if the file's content differs, nothing is written. `replace` false:
     nothing is written if the file exists."""
 
@@ -92,20 +92,20 @@ class FileWriteRequest(SiteChangeRequest):
     replace: bool = True
 
 
-class FolderCreateRequest(SiteChangeRequest):
+class FolderCreateRequest(SiteChange):
     """`parents`: create missing parent folders as well."""
 
     path: SitePath
     parents: bool = False
 
 
-class FileRenameRequest(SiteChangeRequest):
+class FileRenameRequest(SiteChange):
     path: SitePath
     name: FileName
     replace: bool = False
 
 
-class FileMoveRequest(SiteChangeRequest):
+class FileMoveRequest(SiteChange):
     """`to` is the new path, name included."""
 
     path: SitePath
@@ -113,18 +113,18 @@ class FileMoveRequest(SiteChangeRequest):
     replace: bool = False
 
 
-class FileCopyRequest(SiteChangeRequest):
+class FileCopyRequest(SiteChange):
     path: SitePath
     to: SitePath
 
 
-class FileDeleteRequest(SiteChangeRequest):
+class FileDeleteRequest(SiteChange):
     """Folders are deleted with all that is in them."""
 
     paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
 
 
-class FileModeRequest(SiteChangeRequest):
+class FileModeRequest(SiteChange):
     path: SitePath
     mode: FileMode
 

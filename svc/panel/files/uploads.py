@@ -9,7 +9,7 @@ from pydantic import Field
 
 from svc.panel.files.models import Base64, FileUpload, Sha256, SitePath
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -20,7 +20,7 @@ operations = Operations[Panel]()
 MAX_BYTES = 64 << 30
 
 
-class UploadCreateRequest(SiteChangeRequest):
+class UploadCreateRequest(SiteChange):
     """`replace`: when the upload is finished, replace an existing file."""
 
     path: SitePath
@@ -36,7 +36,7 @@ class UploadListRequest(SiteRequest):
     """The uploads of one site."""
 
 
-class UploadChunkRequest(SiteChangeRequest):
+class UploadChunkRequest(SiteChange):
     """Parts may arrive in any order and at the same time, overlap and repeat."""
 
     upload: UUID
@@ -44,14 +44,14 @@ class UploadChunkRequest(SiteChangeRequest):
     data_base64: Base64
 
 
-class UploadFinishRequest(SiteChangeRequest):
+class UploadFinishRequest(SiteChange):
     """May be repeated if the answer was lost."""
 
     upload: UUID
     sha256: Sha256
 
 
-class UploadDiscardRequest(SiteChangeRequest):
+class UploadDiscardRequest(SiteChange):
     upload: UUID
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, locked_site_of, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, locked_site_of, site_of
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
@@ -35,7 +35,7 @@ class VerificationVerdict(StrEnum):
     BLOCKED = "blocked"
 
 
-class MigrationVerifyRequest(SiteChangeRequest):
+class MigrationVerifyRequest(SiteChange):
     """The old host at `address` is asked for the site by its domain, as visitors would. `port`: by default that of
     HTTPS, or of HTTP if `https` is false."""
 

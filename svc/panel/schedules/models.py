@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.files.models import SITE_PATH
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest
+from svc.panel.sites.access import SiteChange, SiteRequest
 from svc.registry.operation import Model, Request
 from svc.registry.shapes import NAME, Shape
 from svc_actors.panel.schedules.cron import LONGEST
@@ -106,7 +106,7 @@ class ScheduleListRequest(SiteRequest):
     """The tasks of one site."""
 
 
-class ScheduleCreateRequest(SiteChangeRequest):
+class ScheduleCreateRequest(SiteChange):
     """A run that is due while the previous one has not ended is skipped."""
 
     name: ScheduleName
@@ -123,13 +123,13 @@ class ScheduleRequest(Request):
     id: UUID
 
 
-class ScheduleChangeRequest(ScheduleRequest):
+class ScheduleChange(ScheduleRequest):
     """A change to one scheduled task."""
 
     site_id: Annotated[UUID | None, Field(description="Ignored: the schedule's own site is used.")] = None
 
 
-class ScheduleUpdateRequest(ScheduleChangeRequest):
+class ScheduleUpdateRequest(ScheduleChange):
     """Fields left out stay as they are."""
 
     name: ScheduleName | None = None
@@ -141,11 +141,11 @@ class ScheduleUpdateRequest(ScheduleChangeRequest):
     enabled: bool | None = None
 
 
-class ScheduleDeleteRequest(ScheduleChangeRequest):
+class ScheduleDeleteRequest(ScheduleChange):
     """Its runs are deleted as well."""
 
 
-class ScheduleStartRequest(ScheduleChangeRequest):
+class ScheduleStartRequest(ScheduleChange):
     """Starts a run now, in addition to the scheduled ones."""
 
 

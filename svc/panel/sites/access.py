@@ -46,7 +46,7 @@ class SiteRequest(Request):
     id: UUID
 
 
-class SiteChangeRequest(SiteRequest):
+class SiteChange(SiteRequest):
     """A change to one site. The body may name a site as well; the path's wins (hosting-panel-api.md, Endpoints)."""
 
     site_id: Annotated[UUID | None, Field(description="Ignored: the site in the path is used.")] = None

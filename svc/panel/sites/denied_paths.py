@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of, visible_row
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.sites.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
@@ -50,7 +50,7 @@ class DeniedPath(Model):
     created_at: datetime
 
 
-class DeniedPathCreateRequest(SiteChangeRequest):
+class DeniedPathCreateRequest(SiteChange):
     """Requests for it get 403. Programs of the site can still read such a file, for example to include it in a page."""
 
     pattern: DeniedPattern

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of, visible_row
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.sites.fields import Domain
 from svc.panel.sites.sites import ask_change, require_may_free_names, usable_name
 from svc.registry.declare import Operations
@@ -40,7 +40,7 @@ class SiteDomain(Model):
     created_at: datetime
 
 
-class DomainAddRequest(SiteChangeRequest):
+class DomainAddRequest(SiteChange):
     name: Domain
     redirect_to_primary: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of
 from svc.panel.sites.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Route
@@ -55,7 +55,7 @@ class SitePhpExtensionsRequest(SiteRequest):
     """Names the site whose PHP version is meant."""
 
 
-class SitePhpUpdateRequest(SiteChangeRequest):
+class SitePhpUpdateRequest(SiteChange):
     """Fields left out stay as they are."""
 
     version: PhpVersion | None = None
@@ -69,7 +69,7 @@ class SitePhpUpdateRequest(SiteChangeRequest):
     workers: Workers | None = None
 
 
-class SitePhpRestartRequest(SiteChangeRequest):
+class SitePhpRestartRequest(SiteChange):
     """Restarts the PHP of one site."""
 
 

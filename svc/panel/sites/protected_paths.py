@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of, visible_row
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.sites.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
@@ -71,7 +71,7 @@ class ProtectedPathOpened(ProtectedPathModel):
     password: str | None = None
 
 
-class ProtectedPathCreateRequest(SiteChangeRequest):
+class ProtectedPathCreateRequest(SiteChange):
     """Protects the path and everything below it. The site's programs get the login as REMOTE_USER."""
 
     path: ProtectedPath
@@ -93,7 +93,7 @@ class PathLoginRequest(ProtectedPathRequest):
     password: Annotated[PathPassword | None, Field(repr=False)] = None
 
 
-class PathLoginDeleteRequest(ProtectedPathRequest):
+class PathLoginRemoval(ProtectedPathRequest):
     login: PathLogin
 
 
@@ -166,7 +166,7 @@ async def set_login(context: Context[Panel], request: PathLoginRequest) -> Prote
     scope=Scope.WRITE,
     positional=("id", "login"),
 )
-async def delete_login(context: Context[Panel], request: PathLoginDeleteRequest) -> None:
+async def delete_login(context: Context[Panel], request: PathLoginRemoval) -> None:
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
         protection = await protection_of(tx, locked.id, request.id)
         await remove_login(tx, protection, request.login)

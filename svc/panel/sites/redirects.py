@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
-from svc.panel.sites.access import SiteChangeRequest, SiteRequest, site_of, visible_row
+from svc.panel.sites.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.sites.sites import ask_change
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
@@ -58,7 +58,7 @@ class SiteRedirect(Model):
     created_at: datetime
 
 
-class RedirectCreateRequest(SiteChangeRequest):
+class RedirectCreateRequest(SiteChange):
     path: RedirectPath
     target: RedirectTarget
     status: Literal[301, 302, 307, 308] = 301

@@ -13,7 +13,7 @@ from svc.panel.config import PanelConfig
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.panel.sites.access import (
-    SiteChangeRequest,
+    SiteChange,
     SiteRequest,
     accounts_open_to,
     locked_site_of,
@@ -81,7 +81,7 @@ class SiteCreateRequest(SiteFields):
     processes: Processes | None = None
 
 
-class SiteUpdateRequest(SiteChangeRequest):
+class SiteUpdateRequest(SiteChange):
     """Fields left out stay as they are. Only administrators change `owner_email`, `shell` and the limits. Null removes
     a limit; null for `shell` means what the owner's plan says."""
 
@@ -95,14 +95,14 @@ class SiteUpdateRequest(SiteChangeRequest):
     shell: bool | None = None
 
 
-class SiteSuspendRequest(SiteChangeRequest):
+class SiteSuspendRequest(SiteChange):
     """`suspended` false lifts the suspension."""
 
     suspended: bool = True
     reason: SuspensionReason | None = None
 
 
-class SiteDeleteRequest(SiteChangeRequest):
+class SiteDeleteRequest(SiteChange):
     """`confirm` repeats the site's domain. `final_backup`: back the site up first, and keep this backup for its owner
     for 30 days."""
 

@@ -93,7 +93,7 @@ async def test_the_first_failure_stops_the_nodes_that_wait(site: NodeApiHarness)
             await running.enter_async_context(node.running(upgrader=Scripted(node, fails=True)))
             await site.until_state(node.node_id, NodeState.ONLINE)
 
-        ordered = await site.call(upgrading.upgrade_all, upgrading.NodeUpgradeAllRequest(at_once=1))
+        ordered = await site.call(upgrading.upgrade_all, upgrading.NodeUpgradeAll(at_once=1))
         tasks = [await ended(site, task.id) for task in ordered.tasks]
 
         (failed,) = (task for task in tasks if task.status is TaskStatus.FAILED)
@@ -119,7 +119,7 @@ async def test_several_nodes_are_upgraded_at_once_and_no_more_than_asked(
             await running.enter_async_context(node.running(upgrader=Scripted(node)))
             await site.until_state(node.node_id, NodeState.ONLINE)
 
-        ordered = await site.call(upgrading.upgrade_all, upgrading.NodeUpgradeAllRequest(at_once=2))
+        ordered = await site.call(upgrading.upgrade_all, upgrading.NodeUpgradeAll(at_once=2))
         tasks = [await ended(site, task.id) for task in ordered.tasks]
 
         assert [task.status for task in tasks] == [TaskStatus.SUCCEEDED] * 4
@@ -133,4 +133,4 @@ async def test_an_agent_that_cannot_replace_itself_is_left_to_the_operator(site:
         await site.until_state(node.node_id, NodeState.ONLINE)
         with pytest.raises(ServiceError, match="cannot replace itself"):
             await site.call(upgrading.upgrade_node, upgrading.NodeUpgradeRequest(id=node.node_id))
-        assert (await site.call(upgrading.upgrade_all, upgrading.NodeUpgradeAllRequest())).tasks == []
+        assert (await site.call(upgrading.upgrade_all, upgrading.NodeUpgradeAll())).tasks == []

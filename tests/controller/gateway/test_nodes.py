@@ -116,7 +116,7 @@ async def test_inventory_and_preflight_are_tasks_that_end(site: NodeApiHarness) 
             task = await site.call(order, nodes.NodeRequest(id=node.node_id))
             await _until_ended(site, task)
         domains = await site.call(nodes.node_domains, nodes.NodeRequest(id=node.node_id))
-        page = await site.call(nodes.node_tasks, nodes.NodeTasksRequest(id=node.node_id))
+        page = await site.call(nodes.node_tasks, nodes.NodeTaskList(id=node.node_id))
     assert len(domains) == 2
     assert {task.op: task.status for task in page.items} == {
         "node.inventory": "succeeded",
@@ -162,7 +162,7 @@ async def test_a_deleted_node_is_gone_from_every_list_and_may_not_come_back(site
             await until(lambda: not agent.connected)
         await until(lambda: site.services.gateway.refused >= 1)
         assert not agent.connected
-    assert (await site.call(nodes.list_nodes, nodes.NodeListRequest())).total == 0
+    assert (await site.call(nodes.list_nodes, nodes.NodeList())).total == 0
     with pytest.raises(ServiceError) as absent:
         await site.detail(node.node_id)
     assert absent.value.code is ErrorCode.NOT_FOUND
@@ -212,7 +212,7 @@ async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(s
     await site.join(await site.bootstrap("taken"))
     updated = await site.call(
         nodes.update_node,
-        nodes.NodeUpdateRequest(
+        nodes.NodeUpdate(
             id=node.node_id,
             name="renamed",
             mode=NodeMode.MANAGED,
@@ -224,11 +224,11 @@ async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(s
     assert (updated.overcommit.cpu, updated.overcommit.memory) == (8, 1)
     for change in ({"mode": NodeMode.OBSERVE}, {"name": "taken"}):
         with pytest.raises(ServiceError) as refusal:
-            await site.call(nodes.update_node, nodes.NodeUpdateRequest(id=node.node_id, **change))
+            await site.call(nodes.update_node, nodes.NodeUpdate(id=node.node_id, **change))
         assert refusal.value.code is ErrorCode.CONFLICT
     async with node.running():
         await site.until_state(node.node_id, NodeState.MAINTENANCE)
-        listed = await site.call(nodes.list_nodes, nodes.NodeListRequest(state=NodeState.MAINTENANCE))
+        listed = await site.call(nodes.list_nodes, nodes.NodeList(state=NodeState.MAINTENANCE))
     assert [each.name for each in listed.items] == ["renamed"]
 
 
@@ -377,7 +377,7 @@ async def test_a_loss_that_is_cut_short_leaves_the_node_as_it_was(
     async with open_site(database, tmp_path) as site:
         node = await site.join(await site.bootstrap())
         await database.execute("UPDATE nodes SET unheard = true WHERE id = $1", node.node_id)
-        loss = lost.NodeLossRequest(id=node.node_id, confirm="node-1", note="scrapped")
+        loss = lost.NodeLoss(id=node.node_id, confirm="node-1", note="scrapped")
         unheard = "SELECT count(*) FROM nodes WHERE id = $1 AND unheard"
 
         with monkeypatch.context() as patched:
@@ -395,12 +395,12 @@ async def test_a_loss_that_is_cut_short_leaves_the_node_as_it_was(
 async def test_a_lost_node_may_not_come_back_and_the_next_controller_knows(database: Database, tmp_path: Path) -> None:
     async with open_site(database, tmp_path) as site:
         node = await site.join(await site.bootstrap())
-        await site.call(lost.declare_lost, lost.NodeLossRequest(id=node.node_id, confirm="node-1", note="scrapped"))
+        await site.call(lost.declare_lost, lost.NodeLoss(id=node.node_id, confirm="node-1", note="scrapped"))
         async with node.running() as agent:
             await until(lambda: site.services.gateway.refused >= 1)
             assert not agent.connected
         with pytest.raises(ServiceError) as misnamed:
-            await site.call(lost.declare_lost, lost.NodeLossRequest(id=node.node_id, confirm="node-2", note="scrapped"))
+            await site.call(lost.declare_lost, lost.NodeLoss(id=node.node_id, confirm="node-2", note="scrapped"))
 
     async with open_site(database, tmp_path) as site:
         with pytest.raises(NodeLost):
