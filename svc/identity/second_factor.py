@@ -16,7 +16,7 @@ from pydantic import Field
 from svc.identity import notices, person_records, second_factor_records, sessions, totp
 from svc.identity.fields import Reason
 from svc.identity.person_records import Person
-from svc.identity.second_factor_records import Proof
+from svc.identity.second_factor_records import AcceptedCode
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
 from svc.identity.throttle import CODES, SignInAttempt
@@ -254,8 +254,10 @@ async def start_enrolment(context: Context[IdentityServices], tx: Transaction, u
     return Enrolment(secret=totp.in_letters(secret), url=url, qr_code=totp.qr_code(url))
 
 
-async def _proof_by(context: Context[IdentityServices], tx: Transaction, person: Person, code: str) -> Proof | None:
-    """The proof that a code gives, throttled. The caller has locked the person's row."""
+async def _proof_by(
+    context: Context[IdentityServices], tx: Transaction, person: Person, code: str
+) -> AcceptedCode | None:
+    """Use up a code, throttled; None for a wrong one. The caller has locked the person's row."""
     attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
     await attempt.admit(tx)
     proof = await second_factor_records.use(tx, context.services.sealer, person.id, code)

@@ -29,21 +29,21 @@ _PURPOSE: Final = "recovery code"
 
 
 @dataclass(frozen=True)
-class Proof:
-    """A code was right. `recovery_codes_left` is set if it was a recovery code."""
+class AcceptedCode:
+    """A code that was accepted and is used up. `recovery_codes_left` is set if it was a recovery code."""
 
     recovery_codes_left: int | None = None
 
 
 @dataclass(frozen=True)
-class State:
+class SecondFactorState:
     """`confirmed_at` is None if there is no confirmed second factor."""
 
     confirmed_at: datetime | None
     recovery_codes: int
 
 
-async def state(queryable: Queryable, user_id: UUID | None) -> State:
+async def state(queryable: Queryable, user_id: UUID | None) -> SecondFactorState:
     row = await queryable.fetchone(
         """
         SELECT (SELECT confirmed_at FROM second_factors WHERE user_id = $1) AS confirmed_at,
@@ -51,7 +51,7 @@ async def state(queryable: Queryable, user_id: UUID | None) -> State:
         """,
         user_id,
     )
-    return State(**dict(row))
+    return SecondFactorState(**dict(row))
 
 
 async def enrol(tx: Transaction, sealer: Sealer, user_id: UUID) -> bytes:
@@ -87,7 +87,7 @@ async def confirm(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> 
     return await new_recovery_codes(tx, sealer, user_id)
 
 
-async def use(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> Proof | None:
+async def use(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> AcceptedCode | None:
     """Use up a code of the authenticator or a recovery code; None for one that is wrong or was used before."""
     row = await tx.fetchrow(
         "SELECT sealed_secret, last_step FROM second_factors WHERE user_id = $1 AND confirmed_at IS NOT NULL", user_id
@@ -104,8 +104,8 @@ async def use(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> Proo
         "DELETE FROM recovery_codes WHERE user_id = $1 AND mark = $2", user_id, sealer.mark(given.encode(), _PURPOSE)
     )
     if from_paper:
-        return Proof((await state(tx, user_id)).recovery_codes)
-    return Proof() if step is not None else None
+        return AcceptedCode((await state(tx, user_id)).recovery_codes)
+    return AcceptedCode() if step is not None else None
 
 
 async def new_recovery_codes(tx: Transaction, sealer: Sealer, user_id: UUID) -> list[str]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from svc.identity import notices, pending_sign_ins, person_records, second_factor_records, sessions
 from svc.identity.person_records import Person
 from svc.identity.second_factor import Code, Enrolment, required_of, start_enrolment
-from svc.identity.second_factor_records import Proof
+from svc.identity.second_factor_records import AcceptedCode
 from svc.identity.services import IdentityServices
 from svc.identity.settings import read_settings
 from svc.identity.throttle import CODES, SignInAttempt
@@ -220,7 +220,7 @@ async def _signed_in(
     return await start_session(context, tx, user, via=Via.SESSION)
 
 
-def _worth_telling(codes: list[str] | None, proof: Proof | None) -> str | None:
+def _worth_telling(codes: list[str] | None, proof: AcceptedCode | None) -> str | None:
     """The change that a sign-in by code made, for the mail to the person; None if it made none."""
     if codes is not None:
         return notices.FACTOR_SET_UP

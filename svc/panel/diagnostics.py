@@ -15,7 +15,7 @@ from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.jobs import require_turn
-from svc_actors.panel.repairs import Checked, CheckState, Repair
+from svc_actors.panel.repairs import CheckedPart, CheckState, Repair
 from svc_actors.panel.repairs.diagnosis import require_finished
 from svc_actors.panel.repairs.work import enqueue_repair
 from svc_actors.store import Transaction, audit
@@ -38,7 +38,7 @@ class SiteCheck(Model):
     findings: list[SiteFinding]
 
     @classmethod
-    def of(cls, checked: Checked) -> SiteCheck:
+    def of(cls, checked: CheckedPart) -> SiteCheck:
         findings = [
             SiteFinding(evidence=each.evidence, repair=checked.repair if each.mendable else None)
             for each in checked.findings

@@ -8,7 +8,7 @@ import pytest
 
 from svc_actors.acme import ChallengeType, Refused
 from svc_actors.certificates import IssuedCertificate, IssuingServices
-from svc_actors.certificates.issuing import Wait, Work
+from svc_actors.certificates.issuing import IssuingAttempt, Wait
 from svc_actors.certificates.left_out import Refusal
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
@@ -54,7 +54,7 @@ async def test_refusals_of_an_order_that_was_replaced_leave_out_no_name(
 
         await want("shop.example.com", "old.example.com")
         replaced = await actor.ask(IssuedCertificate.step)
-        assert isinstance(replaced, Work)
+        assert isinstance(replaced, IssuingAttempt)
         await want("shop.example.com", "new.example.com")
         if new_order_is_under_way:
             await actor.ask(IssuedCertificate.step)
@@ -65,7 +65,7 @@ async def test_refusals_of_an_order_that_was_replaced_leave_out_no_name(
         await want("shop.example.com")
         paced = await actor.ask(IssuedCertificate.step)
 
-    assert isinstance(now, Work)
+    assert isinstance(now, IssuingAttempt)
     assert now.names == ("shop.example.com", "new.example.com")
     assert left == {}
     assert isinstance(paced, Wait)

@@ -10,7 +10,7 @@ from svc_actors.certificates.left_out import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     LONGEST_RETRY_AFTER,
-    Current,
+    CurrentCertificate,
     Refusal,
     all_names,
     ordered,
@@ -67,7 +67,7 @@ def test_no_try_is_sooner_than_the_authority_asks(asked: float, expected: timede
 def test_a_certificate_is_kept_for_a_name_that_only_it_has(
     has: str, wanted: str, names: str, days: int, failures: int, expected: bool
 ) -> None:
-    current = Current(frozenset(has.split()), timedelta(days=days), LIFETIME, due=days <= 30)
+    current = CurrentCertificate(frozenset(has.split()), timedelta(days=days), LIFETIME, due=days <= 30)
 
     assert waits(current, wanted.split(), names.split(), failures) is expected
     assert not waits(current, wanted.split(), names.split(), 2, requested=True)

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from svc_actors.store import Database, Target, audit
 from svc_actors.store.audit_archive import archive_audit
-from svc_actors.store.audit_check import Checked, check_audit
+from svc_actors.store.audit_check import AuditCheckResult, check_audit
 from svc_actors.store.audit_seals import AuditSealer, newest_seal
 from tests.store.test_audit import OPERATOR, write_one
 
@@ -49,7 +49,7 @@ async def sealed(database: Database, rows: int = 10, *, rows_a_seal: int = 4) ->
     assert await AuditSealer(database, rows_a_seal=rows_a_seal).round() == rows
 
 
-async def check(database: Database, folder: Path) -> Checked:
+async def check(database: Database, folder: Path) -> AuditCheckResult:
     return await check_audit(database, folder)
 
 
@@ -62,7 +62,7 @@ async def problem(database: Database, folder: Path) -> str:
 async def test_what_nobody_changed_is_intact(database: Database, tmp_path: Path) -> None:
     await sealed(database)
     await sealed(database, 3)
-    assert await check(database, tmp_path) == Checked(4, 13, 0, None, None)
+    assert await check(database, tmp_path) == AuditCheckResult(4, 13, 0, None, None)
     newest = await newest_seal(database)
     assert newest is not None
     assert (newest.number, newest.first_id, newest.last_id) == (4, 11, 13)
@@ -217,15 +217,15 @@ async def test_a_sealer_that_ends_anywhere_is_gone_on_from(database: Database, t
             await AuditSealer(database, rows_a_seal=2).round()
         assert (await check(database, tmp_path)).problem is None
     await AuditSealer(database, rows_a_seal=2).round()
-    assert await check(database, tmp_path) == Checked(30, 60, 0, None, None)
+    assert await check(database, tmp_path) == AuditCheckResult(30, 60, 0, None, None)
 
 
 async def test_it_is_read_in_parts(database: Database, owner: Database, tmp_path: Path) -> None:
     await sealed(database)
     first = await check_audit(database, tmp_path, seconds=0)
-    assert first == Checked(1, 4, 0, None, 1)
+    assert first == AuditCheckResult(1, 4, 0, None, 1)
     second = await check_audit(database, tmp_path, 1, seconds=0)
-    assert second == Checked(1, 4, 0, None, 2)
+    assert second == AuditCheckResult(1, 4, 0, None, 2)
     await forge(owner, "UPDATE audit SET actor = 'nobody' WHERE id = 10")
     last = await check_audit(database, tmp_path, 2, seconds=0)
     assert last.problem is not None
@@ -251,9 +251,9 @@ async def archived(database: Database, owner: Database, folder: Path) -> Path:
 
 async def test_archived_rows_are_compared_from_their_files(database: Database, owner: Database, tmp_path: Path) -> None:
     await archived(database, owner, tmp_path)
-    assert await check(database, tmp_path) == Checked(3, 10, 6, None, None)
+    assert await check(database, tmp_path) == AuditCheckResult(3, 10, 6, None, None)
     second = await check_audit(database, tmp_path, 1)
-    assert second == Checked(2, 6, 2, None, None), "from the middle of a file on as well"
+    assert second == AuditCheckResult(2, 6, 2, None, None), "from the middle of a file on as well"
 
 
 async def test_an_archive_that_was_changed_is_noticed_also_with_its_recorded_sum(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from svc_webhost.delegation import DelegationError
-from svc_webhost.knot import KnotError, ResourceRecord, Served, Zone, ZoneOutcome
+from svc_webhost.knot import KnotError, ResourceRecord, ServedZone, Zone, ZoneOutcome
 from svc_webhost.knot.zone import SOA_TTL
 
 
@@ -28,15 +28,15 @@ class RecordedNameServer:
         self._check()
         return {name: self.known_serials.get(name) if zone else None for name, zone in self.zones.items()}
 
-    async def read(self, name: str) -> Served | None:
+    async def read(self, name: str) -> ServedZone | None:
         self._check()
         if name not in self.zones:
             return None
         zone = self.zones[name]
         if zone is None:
-            return Served(frozenset(), None)
+            return ServedZone(frozenset(), None)
         soa = zone.authority.soa(self.known_serials[name])
-        return Served(zone.served, ResourceRecord.parsed(name, str(SOA_TTL), "SOA", soa))
+        return ServedZone(zone.served, ResourceRecord.parsed(name, str(SOA_TTL), "SOA", soa))
 
     async def agree(self, zone: Zone, last_serial: int | None = None) -> ZoneOutcome:
         self._check()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.launcher import Limits
 from svc_webhost.wordpress import (
-    Configured,
+    ConfiguredDatabase,
     Handover,
     Installation,
     LoginLink,
@@ -113,9 +113,9 @@ class RecordedWordPress:
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         (self.maintenance.add if maintenance else self.maintenance.discard)(account.name)
 
-    async def configured(self, account: SiteAccount) -> Configured:
+    async def configured(self, account: SiteAccount) -> ConfiguredDatabase:
         await self.before("configured")
-        return Configured(database=f"{account.name}_wordpress", prefix="wp_")
+        return ConfiguredDatabase(database=f"{account.name}_wordpress", prefix="wp_")
 
     async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
         await self.before("configuration_of_copy")

@@ -29,7 +29,7 @@ from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, ne
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.certificates import left_out
 from svc_actors.certificates.chain import issuer_of, leaf_of, names_of
-from svc_actors.certificates.left_out import Current, LeftOut, Refusal
+from svc_actors.certificates.left_out import CurrentCertificate, LeftOut, Refusal
 from svc_actors.certificates.timing import RENEWED_WITH_LEFT, pause_after, renewal_of
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
@@ -55,7 +55,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Work:
+class IssuingAttempt:
     """The data of an attempt: keys in PEM, and URLs as far as they are known."""
 
     names: tuple[str, ...]
@@ -154,10 +154,10 @@ class IssuedCertificate(Actor):
         row = await self._database.fetchrow("SELECT * FROM acme_certificates WHERE name = $1", self.key)
         return None if row is None else self._issued(row)
 
-    async def step(self) -> Wait | Work:
+    async def step(self) -> Wait | IssuingAttempt:
         """What to do now. Records the key of a new order when one is due."""
 
-        async def work(tx: Transaction) -> Wait | Work:
+        async def work(tx: Transaction) -> Wait | IssuingAttempt:
             row = await self._row(tx)
             now = datetime.now(UTC)
             if row["due_at"] > now:
@@ -173,7 +173,7 @@ class IssuedCertificate(Actor):
                 )
                 row = await self._row(tx)
             account = await tx.fetchone("SELECT * FROM acme_accounts WHERE directory = $1", row["directory"])
-            return Work(
+            return IssuingAttempt(
                 tuple(left_out.ordered(row["names"], left_out.read(row["left_out"]))),
                 ChallengeType(row["challenge"]),
                 row["directory"],
@@ -457,13 +457,13 @@ class IssuedCertificate(Actor):
         log.warning("certificate.not_issued", certificate=self.key, failures=failures, error=str(error))
 
 
-def _current(row: Record, now: datetime) -> Current | None:
+def _current(row: Record, now: datetime) -> CurrentCertificate | None:
     if row["chain"] is None or row["not_after"] <= now:
         return None
     lifetime = row["not_after"] - row["not_before"]
     left = row["not_after"] - now
     names = names_of(x509.load_pem_x509_certificate(row["chain"].encode()))
-    return Current(frozenset(names), left, lifetime, due=left <= lifetime * RENEWED_WITH_LEFT)
+    return CurrentCertificate(frozenset(names), left, lifetime, due=left <= lifetime * RENEWED_WITH_LEFT)
 
 
 def alert_of(name: str) -> str:

@@ -31,7 +31,7 @@ from svc_actors.acme import (
     signing_request,
 )
 from svc_actors.acme.errors import refused
-from svc_actors.certificates.issuing import CertificateWithKey, IssuedCertificate, Wait, Work
+from svc_actors.certificates.issuing import CertificateWithKey, IssuedCertificate, IssuingAttempt, Wait
 from svc_actors.certificates.left_out import Refusal
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.runtime import ActorSystem, Ref
@@ -109,21 +109,21 @@ class Keeper(Generic[ChallengesT]):
         step = await self._actor.ask(IssuedCertificate.step)
         # The type of challenge in the configuration may have changed meanwhile: proofs of another type are shown by
         # another keeper, at another place.
-        while isinstance(step, Work) and step.challenge is self.challenges.type:
+        while isinstance(step, IssuingAttempt) and step.challenge is self.challenges.type:
             try:
                 step = await self._order(step)
             finally:
                 await self.challenges.withdraw(self._name)
         return step.until if isinstance(step, Wait) else datetime.now(UTC)
 
-    async def _order(self, work: Work) -> Wait | Work:
+    async def _order(self, work: IssuingAttempt) -> Wait | IssuingAttempt:
         """Work on an order until it has ended. If the authority refused some of its names, an order for the other names
         follows."""
-        step: Wait | Work = work
+        step: Wait | IssuingAttempt = work
         try:
             async with self._open_http() as http:
                 client = AcmeClient(http, work.directory, load_key(work.account_key), work.account_url)
-                while isinstance(step, Work) and step.challenge is self.challenges.type:
+                while isinstance(step, IssuingAttempt) and step.challenge is self.challenges.type:
                     work = step
                     await self._act(client, step)
                     step = await self._actor.ask(IssuedCertificate.step)
@@ -132,7 +132,7 @@ class Keeper(Generic[ChallengesT]):
             await self._failed(work, _by_name(error, work.names))
         return await self._actor.ask(IssuedCertificate.step)
 
-    async def _failed(self, work: Work, error: AcmeError) -> None:
+    async def _failed(self, work: IssuingAttempt, error: AcmeError) -> None:
         refusals: list[Refusal] = []
         if self._explain is not None and isinstance(error, NamesRefused):
             explained = await _explained(self._explain, work.challenge, error.names)
@@ -140,7 +140,7 @@ class Keeper(Generic[ChallengesT]):
             error = Refused(" ".join(each.reason for each in refusals), retry_after=error.retry_after)
         await self._actor.ask(IssuedCertificate.failed, error, refusals, work.key)
 
-    async def _act(self, client: AcmeClient, work: Work) -> None:
+    async def _act(self, client: AcmeClient, work: IssuingAttempt) -> None:
         """One exchange with the authority. Raises `AcmeError`."""
         if work.account_url is None:
             settings = self._settings
@@ -155,7 +155,7 @@ class Keeper(Generic[ChallengesT]):
         else:
             await self._further(client, work, await client.order(work.order_url))
 
-    async def _further(self, client: AcmeClient, work: Work, order: Order) -> None:
+    async def _further(self, client: AcmeClient, work: IssuingAttempt, order: Order) -> None:
         match order.status:
             case Status.PENDING:
                 await self._prove(client, order)

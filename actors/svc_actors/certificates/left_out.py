@@ -56,7 +56,7 @@ class LeftOut(Refusal):
 
 
 @dataclass(frozen=True)
-class Current:
+class CurrentCertificate:
     """The certificate in use. `due`: it is being renewed."""
 
     names: frozenset[str]
@@ -116,7 +116,12 @@ def refused_with_all(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], n
 
 
 def waits(
-    current: Current | None, every_name: Iterable[str], names: Iterable[str], failures: int, *, requested: bool = False
+    current: CurrentCertificate | None,
+    every_name: Iterable[str],
+    names: Iterable[str],
+    failures: int,
+    *,
+    requested: bool = False,
 ) -> bool:
     """Whether the current certificate is kept for now rather than replaced by one for `names`, a part of `every_name`.
     `requested`: somebody has ordered another one, or the current one is from an authority that is no longer configured.

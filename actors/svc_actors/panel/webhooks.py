@@ -18,7 +18,7 @@ from svc_actors.store import NewEvent, Transaction, events
 from svc_actors.webhooks import endpoints
 from svc_actors.webhooks.delivery_states import DeliveryStatus
 from svc_actors.webhooks.endpoints import EndpointSecret
-from svc_actors.webhooks.outbox import CHANNEL, Written, deliver_to, write_event
+from svc_actors.webhooks.outbox import CHANNEL, StoredEvent, deliver_to, write_event
 from svc_actors.webhooks.payload import Scalar as Scalar
 from svc_actors.webhooks.payload import Subject as Subject
 from svc_actors.webhooks.receivers import ReceiverUrl
@@ -71,7 +71,9 @@ async def emit_to(tx: Transaction, endpoint_id: UUID, event: WebhookEvent, *, da
     return await deliver_to(tx, endpoint_id, await _write(tx, event, None, data))
 
 
-async def _write(tx: Transaction, event: WebhookEvent, subject: Subject | None, data: Mapping[str, Scalar]) -> Written:
+async def _write(
+    tx: Transaction, event: WebhookEvent, subject: Subject | None, data: Mapping[str, Scalar]
+) -> StoredEvent:
     install_id: UUID = await tx.fetchval("SELECT install_id FROM panel_installation")
     return await write_event(tx, event.value, server={"install_id": str(install_id)}, subject=subject, data=data)
 

@@ -31,7 +31,7 @@ class AuditMismatchError(Exception):
 
 
 @dataclass(frozen=True)
-class Checked:
+class AuditCheckResult:
     """`next_after`: the seal after which to continue; None at the end or at a problem."""
 
     seals: int
@@ -41,16 +41,18 @@ class Checked:
     next_after: int | None
 
 
-async def check_audit(database: Database, folder: Path, after: int = 0, *, seconds: float = SECONDS) -> Checked:
+async def check_audit(
+    database: Database, folder: Path, after: int = 0, *, seconds: float = SECONDS
+) -> AuditCheckResult:
     """Verify the seals after number `after`, for about `seconds` seconds."""
     part = _Part(database, folder)
     try:
         next_after = await part.run(after, trio.current_time() + seconds)
     except AuditMismatchError as unfit:
-        return Checked(part.seals, part.rows, part.archived, str(unfit), None)
+        return AuditCheckResult(part.seals, part.rows, part.archived, str(unfit), None)
     finally:
         part.files.close()
-    return Checked(part.seals, part.rows, part.archived, None, next_after)
+    return AuditCheckResult(part.seals, part.rows, part.archived, None, next_after)
 
 
 class _Part:

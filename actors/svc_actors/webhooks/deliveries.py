@@ -24,7 +24,7 @@ KEPT: Final = 500
 
 
 @dataclass(frozen=True)
-class Due:
+class DueDelivery:
     """A delivery for one attempt, with the current URL and secret of its endpoint."""
 
     id: UUID
@@ -60,7 +60,7 @@ async def next_attempt(queryable: Queryable, after: datetime) -> datetime | None
 
 async def due(
     queryable: Queryable, endpoint_id: UUID, now: datetime, *, most: int, under_way: Collection[UUID]
-) -> list[Due]:
+) -> list[DueDelivery]:
     """The deliveries to attempt now, the longest due first, without those `under_way`."""
     rows = await queryable.fetch(
         """
@@ -76,14 +76,14 @@ async def due(
         list(under_way),
         most,
     )
-    return [Due(**dict(row)) for row in rows]
+    return [DueDelivery(**dict(row)) for row in rows]
 
 
 @dataclass(frozen=True)
 class Attempt:
     """An attempt that has an outcome."""
 
-    delivery: Due
+    delivery: DueDelivery
     outcome: Outcome
     began: datetime
     ended: datetime

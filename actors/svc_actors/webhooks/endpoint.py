@@ -67,7 +67,7 @@ class Round:
         self._woken = trio.Event()
         # In order: deliveries that were read ahead; how often these became outdated; attempts under way; outcomes to be
         # recorded.
-        self._ahead: list[deliveries.Due] = []
+        self._ahead: list[deliveries.DueDelivery] = []
         self._changes = 0
         self._under_way: set[UUID] = set()
         self._made: list[deliveries.Attempt] = []
@@ -119,7 +119,7 @@ class Round:
                 self._ahead = found
                 return
 
-    async def _attempt(self, sender: Sender, delivery: deliveries.Due) -> None:
+    async def _attempt(self, sender: Sender, delivery: deliveries.DueDelivery) -> None:
         clock = self._services.clock
         began = clock()
         outcome = await self._sent(sender, delivery, began)
@@ -146,7 +146,7 @@ class Round:
         # Removed only after the outcomes are recorded: deliveries under way are skipped when due ones are read.
         self._under_way.difference_update(attempt.delivery.id for attempt in made)
 
-    async def _sent(self, sender: Sender, delivery: deliveries.Due, at: datetime) -> Outcome:
+    async def _sent(self, sender: Sender, delivery: deliveries.DueDelivery, at: datetime) -> Outcome:
         try:
             secret = endpoints.secret_of(self._services.sealer, self._endpoint_id, delivery.sealed_secret)
         except CannotUnseal:

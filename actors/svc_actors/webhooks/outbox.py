@@ -19,7 +19,7 @@ CHANNEL: Final = "webhooks"
 
 
 @dataclass(frozen=True)
-class Written:
+class StoredEvent:
     """A stored event, ready to be delivered."""
 
     id: UUID
@@ -28,9 +28,9 @@ class Written:
 
 async def write_event(
     tx: Transaction, event: str, *, server: Mapping[str, str], subject: Subject | None, data: Mapping[str, Scalar]
-) -> Written:
+) -> StoredEvent:
     """Store an event without deliveries. Raises ValueError for data that are not flat scalars."""
-    written = Written(uuid4(), datetime.now(UTC))
+    written = StoredEvent(uuid4(), datetime.now(UTC))
     body = compose(event, event_id=written.id, at=written.at, server=server, subject=subject, data=data)
     await tx.execute(
         "INSERT INTO webhook_events (id, event, at, body) VALUES ($1, $2, $3, $4)",
@@ -42,7 +42,7 @@ async def write_event(
     return written
 
 
-async def deliver_to(tx: Transaction, endpoint_id: UUID, written: Written) -> UUID:
+async def deliver_to(tx: Transaction, endpoint_id: UUID, written: StoredEvent) -> UUID:
     """Queue a delivery of an event to one endpoint; returns the delivery's id."""
     delivery_id: UUID = await tx.fetchval(
         """

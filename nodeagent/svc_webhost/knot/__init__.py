@@ -4,7 +4,7 @@ from svc_webhost.knot.configuration import KnotSettings
 from svc_webhost.knot.control import KnotAway, KnotError
 from svc_webhost.knot.data import RecordData, RecordType
 from svc_webhost.knot.server import KnotServer, NameServer, ZoneOutcome
-from svc_webhost.knot.zone import Authority, ResourceRecord, Served, Zone
+from svc_webhost.knot.zone import Authority, ResourceRecord, ServedZone, Zone
 
 __all__ = [
     "Authority",
@@ -16,7 +16,7 @@ __all__ = [
     "RecordData",
     "RecordType",
     "ResourceRecord",
-    "Served",
+    "ServedZone",
     "Zone",
     "ZoneOutcome",
 ]

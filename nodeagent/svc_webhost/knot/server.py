@@ -20,7 +20,7 @@ import trio
 from svc_common.durable import hold
 from svc_webhost.knot.configuration import KnotFolders, KnotSettings, server_configuration, zone_configuration
 from svc_webhost.knot.control import Conversation, Item, KnotAway, KnotError, Unit, conversation
-from svc_webhost.knot.zone import ResourceRecord, Served, Zone, difference
+from svc_webhost.knot.zone import ResourceRecord, ServedZone, Zone, difference
 from svc_webhost.launcher import Launcher, LauncherError, Service, ServiceName
 
 SERVICE: Final = ServiceName("knot")
@@ -54,7 +54,7 @@ class NameServer(Protocol):
         """The configured zones with their serials; None for one without contents."""
         ...
 
-    async def read(self, name: str) -> Served | None:
+    async def read(self, name: str) -> ServedZone | None:
         """What is served of a zone; None if it is not configured."""
         ...
 
@@ -116,7 +116,7 @@ class KnotServer:
             if unit.items.get(Item.TYPE) == "serial"
         }
 
-    async def read(self, name: str) -> Served | None:
+    async def read(self, name: str) -> ServedZone | None:
         async with conversation(self.folders.socket) as knot:
             return await _read(knot, name)
 
@@ -193,7 +193,7 @@ class KnotServer:
         hold(folders.configuration, server_configuration(self.settings, folders))
 
 
-async def _read(knot: Conversation, name: str) -> Served | None:
+async def _read(knot: Conversation, name: str) -> ServedZone | None:
     try:
         units = await knot.ask("zone-read", zone=f"{name}.")
     except KnotAway:
@@ -202,7 +202,7 @@ async def _read(knot: Conversation, name: str) -> Served | None:
         if _NO_ZONE in str(error):
             return None
         raise
-    return Served.of(
+    return ServedZone.of(
         ResourceRecord.parsed(
             unit.items[Item.OWNER], unit.items[Item.TTL], unit.items[Item.TYPE], unit.items[Item.DATA]
         )

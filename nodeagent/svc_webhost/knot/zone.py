@@ -81,7 +81,7 @@ class Zone:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedZone:
     """What Knot serves: `soa` None if the zone is configured and empty."""
 
     records: frozenset[ResourceRecord]
@@ -92,7 +92,7 @@ class Served:
         return None if self.soa is None else int(self.soa.data.split()[2])
 
     @classmethod
-    def of(cls, records: Iterable[ResourceRecord]) -> Served:
+    def of(cls, records: Iterable[ResourceRecord]) -> ServedZone:
         kept = frozenset(records)
         soa = next((record for record in kept if record.type == "SOA"), None)
         return cls(kept - {soa} if soa is not None else kept, soa)
@@ -114,7 +114,7 @@ class Difference:
         return bool(self.unset or self.set or self.soa)
 
 
-def difference(zone: Zone, served: Served, *, now: int, last_serial: int | None = None) -> Difference:
+def difference(zone: Zone, served: ServedZone, *, now: int, last_serial: int | None = None) -> Difference:
     """The changes that make Knot serve `zone`. `now` is Unix time; `last_serial` the highest that was ever served."""
     wanted, there = _sets(zone.served), _sets(served.records)
     changed = [key for key in sorted(wanted.keys() | there.keys()) if wanted.get(key) != there.get(key)]
@@ -140,7 +140,7 @@ def mailbox(address: str) -> str:
     return f"{escaped}.{domain}."
 
 
-def _new_soa(zone: Zone, served: Served, now: int, last_serial: int | None) -> ResourceRecord | None:
+def _new_soa(zone: Zone, served: ServedZone, now: int, last_serial: int | None) -> ResourceRecord | None:
     """The SOA to write; None if the served one is correct. (Knot raises its serial at every commit.)"""
     if served.soa is not None and served.serial is not None:
         wanted = ResourceRecord.parsed(zone.name, str(SOA_TTL), "SOA", zone.authority.soa(served.serial))

@@ -98,13 +98,13 @@ class RootStatement(Enum):
     )
     END_SESSION = "KILL HARD CONNECTION {number}"
 
-    def __call__(self, **values: str | int | Access) -> Order:
+    def __call__(self, **values: str | int | Access) -> Statement:
         """Bind these values. ValueError for invalid ones."""
-        return Order(self, values)
+        return Statement(self, values)
 
 
 @dataclass(frozen=True)
-class Order:
+class Statement:
     """A statement of the list, with its values."""
 
     statement: RootStatement
@@ -123,11 +123,11 @@ class Root:
 
     socket: Path
 
-    async def ask(self, *orders: Order) -> str:
+    async def ask(self, *orders: Statement) -> str:
         """Lines of tab-separated values."""
         return await ask_client((*self._client, "--batch"), "".join(f"{order.sql};\n" for order in orders))
 
-    def reading(self, order: Order) -> tuple[str, ...]:
+    def reading(self, order: Statement) -> tuple[str, ...]:
         """A command that writes the server's raw answer, of any size."""
         return (*self._client, "--batch", "--raw", "--quick", f"--execute={order.sql}")
 

@@ -53,7 +53,7 @@ from svc_webhost.databases.transfer import (
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Limits, Service, ServiceName, SiteLauncher
 from svc_webhost.postgres.sessions import WAITING, files_kib, keep_memory_limits, sessions_of
-from svc_webhost.postgres.superuser import Order, Superuser
+from svc_webhost.postgres.superuser import Statement, Superuser
 from svc_webhost.postgres.superuser import SuperuserStatement as Do
 from svc_webhost.programs import Program
 
@@ -343,7 +343,7 @@ class Postgres:
         owner = owner_of(name)
         await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner), Do.TAKE_FILES(role=owner))
 
-    async def _within(self, database: DatabaseName, *orders: Order) -> None:
+    async def _within(self, database: DatabaseName, *orders: Statement) -> None:
         """Run in a customer's database, even if the database's owner allows nobody to connect."""
         await self._superuser.ask(Do.OPEN_DATABASE(database=database))
         await self._superuser.ask(*orders, database=database)
@@ -374,7 +374,7 @@ class Postgres:
         except DatabaseError as error:
             log.warning("databases.role_kept", role=role, error=str(error))
 
-    async def _once_free(self, work: Callable[[], Awaitable[object]], end_holders: Order) -> None:
+    async def _once_free(self, work: Callable[[], Awaitable[object]], end_holders: Statement) -> None:
         """On a conflict, end the sessions that hold the locks and try once more."""
         try:
             await work()

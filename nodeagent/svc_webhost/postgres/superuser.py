@@ -127,13 +127,13 @@ class SuperuserStatement(Enum):
     IN_DATABASE_REASSIGN = "REASSIGN OWNED BY {role} TO {owner}"
     IN_DATABASE_DROP_OWNED = "DROP OWNED BY {role}"
 
-    def __call__(self, **values: str | int) -> Order:
+    def __call__(self, **values: str | int) -> Statement:
         """The statement with these values for its words."""
-        return Order(self, values)
+        return Statement(self, values)
 
 
 @dataclass(frozen=True)
-class Order:
+class Statement:
     """A statement of the list, and the values of its words."""
 
     statement: SuperuserStatement
@@ -155,7 +155,7 @@ class Superuser:
     program: Path
     socket: Path
 
-    async def ask(self, *orders: Order, database: DatabaseName | None = None) -> str:
+    async def ask(self, *orders: Statement, database: DatabaseName | None = None) -> str:
         """Lines of tabulated values. Each statement is a transaction of its own. `database`: a customer's; statements
         that may not run there raise ValueError."""
         # Checked in both directions: an IN_DATABASE statement that is run without its customer's database would change

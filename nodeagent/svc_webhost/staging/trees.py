@@ -54,7 +54,7 @@ class TooDeepError(OSError):
 
 
 @dataclass
-class Counted:
+class CopyCounts:
     room: DiskBudget
     files: int = 0
     bytes: int = 0
@@ -91,11 +91,11 @@ def copy_entries(
     *,
     newest: bool,
     most: int | None = None,
-) -> Counted:
+) -> CopyCounts:
     """`most`: bytes that the plan of the copy leaves; None without a limit."""
     with opened(source, below, uid) as read:
         write = os.open(target, _FOLDER)
-        counted = Counted(DiskBudget(write, most))
+        counted = CopyCounts(DiskBudget(write, most))
         try:
             for entry in entries:
                 with _named(entry):
@@ -106,14 +106,16 @@ def copy_entries(
     return counted
 
 
-def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, *, since: int | None = None) -> Counted:
+def merge(
+    source: Path, home: Path, below: Sequence[str], uid: int, entry: str, *, since: int | None = None
+) -> CopyCounts:
     """Copy the files of this entry that the site lacks or has in an older version into this folder of the site, from a
     folder of root's that mirrors it. `since`: only files written there after this time (nanoseconds). May be repeated,
     also after a kill. Blocks."""
     read = os.open(source, _FOLDER)
     try:
         with opened(home, below, uid) as write, _named(entry):
-            counted = Counted(DiskBudget(write))
+            counted = CopyCounts(DiskBudget(write))
             _copy(read, write, entry, uid, uid, counted, newest=True, since=since)
     finally:
         os.close(read)
@@ -242,7 +244,7 @@ def _copy(
     name: str,
     uid: int,
     to: int,
-    counted: Counted,
+    counted: CopyCounts,
     *,
     newest: bool,
     since: int | None = None,
@@ -274,7 +276,7 @@ def _copy_folder(
     name: str,
     uid: int,
     to: int,
-    counted: Counted,
+    counted: CopyCounts,
     *,
     newest: bool,
     since: int | None,
@@ -313,7 +315,7 @@ def _copy_folder(
         os.close(inner)
 
 
-def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, replace: bool) -> None:
+def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: CopyCounts, *, replace: bool) -> None:
     inner = os.open(name, _FILE, dir_fd=read)
     try:
         found = os.fstat(inner)

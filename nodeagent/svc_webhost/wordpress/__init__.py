@@ -3,7 +3,7 @@
 from svc_webhost.wordpress.configuration import SiteDatabase
 from svc_webhost.wordpress.sites import (
     LINK_SECONDS,
-    Configured,
+    ConfiguredDatabase,
     Handover,
     Installation,
     LoginLink,
@@ -20,7 +20,7 @@ from svc_webhost.wordpress.source import DEBIAN, WordPressError, WordPressSource
 __all__ = [
     "DEBIAN",
     "LINK_SECONDS",
-    "Configured",
+    "ConfiguredDatabase",
     "Handover",
     "Installation",
     "LoginLink",

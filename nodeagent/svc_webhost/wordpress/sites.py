@@ -137,7 +137,7 @@ class Handover:
     database_password: str | None
 
 
-class Configured(_Answer):
+class ConfiguredDatabase(_Answer):
     """The database and the prefix of the tables in wp-config.php."""
 
     database: Annotated[str, Field(pattern=r"^[A-Za-z0-9_$-]{1,64}$")]
@@ -192,7 +192,7 @@ class WordPressSites(Protocol):
         """Turn maintenance mode on or off; while it is on, visitors get the maintenance page."""
         ...
 
-    async def configured(self, account: SiteAccount) -> Configured:
+    async def configured(self, account: SiteAccount) -> ConfiguredDatabase:
         """The values in its wp-config.php. Raises `WordPressRefusedError` unless they are written as plain strings."""
         ...
 
@@ -271,8 +271,8 @@ class PhpWordPressSites:
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         await self._ask(_Done, account, {"do": "set_maintenance", "maintenance": maintenance})
 
-    async def configured(self, account: SiteAccount) -> Configured:
-        return await self._ask(Configured, account, {"do": "configured"})
+    async def configured(self, account: SiteAccount) -> ConfiguredDatabase:
+        return await self._ask(ConfiguredDatabase, account, {"do": "configured"})
 
     async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
         order = {

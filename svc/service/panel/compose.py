@@ -39,7 +39,7 @@ from svc_actors.panel.databases.sizes import bytes_of_databases
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
 from svc_actors.panel.dns.watch import ZoneWatch
-from svc_actors.panel.dns.zone import DnsZone, Naming
+from svc_actors.panel.dns.zone import DnsZone, ZoneServices
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
 from svc_actors.panel.handover import retry_handovers
@@ -131,7 +131,7 @@ async def open_services(
         trio.open_nursery() as nursery,
     ):
         loops = PanelLoops(nursery, loop_alerts.notice, enabled_loops)
-        naming = Naming(database, host.name_server, authority, host_work)
+        naming = ZoneServices(database, host.name_server, authority, host_work)
         actors.register(DnsZone, lambda _: DnsZone(naming))
         await loops.start("events", events.run)
         loops.keep("alerts of actors", alerts.run)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from svc_actors.controller.placement.scheduler import Need, Placement, place
+from svc_actors.controller.placement.scheduler import MachineNeeds, Placement, place
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode, ServiceError
 from tests.support.addresses import make_pool
@@ -16,7 +16,7 @@ from tests.support.machine_service import Fleet, make_fleet, make_node
 
 async def placed(database: Database, world: Fleet, node_id: UUID | None = None) -> Placement:
     async with database.transaction() as tx:
-        need = Need(vcpus=1, memory_mib=64, disk_gib=1, network_id=world.network_id, node_id=node_id)
+        need = MachineNeeds(vcpus=1, memory_mib=64, disk_gib=1, network_id=world.network_id, node_id=node_id)
         return await place(tx, need, explain=True)
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from svc_actors.controller.backups.temporary_keys import Need, Sts, temporary_keys
+from svc_actors.controller.backups.temporary_keys import KeyNeed, Sts, temporary_keys
 from svc_nodeagent.aws_signing import Keys, signed
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.store import store_at
@@ -40,7 +40,7 @@ async def s3(s3_server: S3) -> S3:
 async def place_of(s3: S3, gate: Gate, vm_id: UUID, *, reads_only: bool = False) -> BucketPlace:
     own = Keys(s3.access_key, s3.secret_key)
     sts = Sts(gate.url, "us-east-1", ROLE)
-    keys = await temporary_keys(sts, own, BUCKET, "machines", Need(vm_id, reads_only, 6 * 3600.0))
+    keys = await temporary_keys(sts, own, BUCKET, "machines", KeyNeed(vm_id, reads_only, 6 * 3600.0))
     assert keys.access_key != s3.access_key
     return BucketPlace(
         name="bucket",

@@ -12,7 +12,7 @@ import pytest
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
+from svc_actors.controller.reconcile.inventory import ReportedMachine, compare, concerned_machines
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
@@ -238,7 +238,7 @@ async def test_neither_copy_is_foreign_or_believed_while_it_moves(database: Data
 
         async def differences(node_id: UUID, seen: DomainState) -> tuple[int, int]:
             found = compare(
-                node_id, await concerned_machines(store, node_id, [move.vm_id]), {move.vm_id: Reported(seen)}
+                node_id, await concerned_machines(store, node_id, [move.vm_id]), {move.vm_id: ReportedMachine(seen)}
             )
             return len(found.differences), len(found.foreign)
 

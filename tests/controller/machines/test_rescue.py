@@ -16,7 +16,7 @@ from svc_actors.controller.images.own_images import keep_rescue_system
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.observing import MachineReport, record_observations
 from svc_actors.controller.machines.rescue import NewRescue
-from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
+from svc_actors.controller.reconcile.inventory import ReportedMachine, compare, concerned_machines
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode
 from svc_nodeagent.protocol import (
@@ -265,7 +265,7 @@ async def test_a_forced_stop_takes_the_place_of_a_rescue_and_the_host_says_how_f
         asked_at = datetime.now(UTC)
         node = now.world.node_id
         for in_rescue in (True, False):
-            reported = {vm_id: Reported(DomainState.STOPPED, StateCause.FORCED, in_rescue)}
+            reported = {vm_id: ReportedMachine(DomainState.STOPPED, StateCause.FORCED, in_rescue)}
             [found] = compare(node, await concerned_machines(database, node, [vm_id]), reported).differences
             seen = MachineReport(node, found.state, found.reason, found.cause, found.rescue)
             async with database.transaction() as tx:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.creation import create_machine
-from svc_actors.controller.placement.scheduler import Need, place
+from svc_actors.controller.placement.scheduler import MachineNeeds, place
 from svc_actors.store import Database
 from svc_common.errors import ErrorCode, ServiceError
 from tests.support.callers import ADMINISTRATOR
@@ -62,7 +62,7 @@ async def test_a_crowd_of_creations_fills_every_node_to_the_last_place_and_no_fu
 async def test_creations_on_different_nodes_do_not_wait_for_each_other(database: Database) -> None:
     world = await make_fleet(database)
     await make_node(database, world.location_id, "beta")
-    need = Need(vcpus=1, memory_mib=256, disk_gib=1, network_id=world.network_id)
+    need = MachineNeeds(vcpus=1, memory_mib=256, disk_gib=1, network_id=world.network_id)
 
     async with database.transaction() as first, database.transaction() as second:
         with trio.fail_after(60):

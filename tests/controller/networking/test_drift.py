@@ -11,7 +11,7 @@ import trio
 from svc.registry.principal import Role
 from svc_actors.alerts import raise_alert
 from svc_actors.controller.machines.spec import held_network
-from svc_actors.controller.networking.drift import MOST_KEPT, NetworkDrift, Recorded, compare
+from svc_actors.controller.networking.drift import MOST_KEPT, NetworkDrift, RecordedNetwork, compare
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.controller.networking.pool_records import lock_pool
 from svc_actors.controller.nodes.node import Node
@@ -35,7 +35,7 @@ from tests.support.networking import Held, NetworkHarness, open_stage
 VM = UUID(int=1)
 
 
-def recorded(**changes: object) -> Recorded:
+def recorded(**changes: object) -> RecordedNetwork:
     values: dict[str, object] = {
         "vm_id": VM,
         "name": "web",
@@ -45,7 +45,7 @@ def recorded(**changes: object) -> Recorded:
         "networks": frozenset({network("10.0.0.5")}),
         "settled": True,
     }
-    return Recorded(**(values | changes))  # type: ignore[arg-type]
+    return RecordedNetwork(**(values | changes))  # type: ignore[arg-type]
 
 
 def network(text: str) -> IPNetwork:
@@ -57,7 +57,7 @@ def observed(**changes: object) -> ObservedNetwork:
     return ObservedNetwork.model_validate(values | changes)
 
 
-def judged(record: Recorded, *networks: ObservedNetwork, taps: tuple[ObservedTap, ...] = ()) -> list[str]:
+def judged(record: RecordedNetwork, *networks: ObservedNetwork, taps: tuple[ObservedTap, ...] = ()) -> list[str]:
     probe = ProbeResult(taps=taps, machines=networks, ruleset_digest="")
     found: NetworkDrift = compare({record.vm_id: record}, {record.vm_id: record}, probe)
     return [each.problem for each in found.differences]

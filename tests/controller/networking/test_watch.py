@@ -11,7 +11,7 @@ import trio.lowlevel
 
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
-from svc_actors.controller.networking.addresses import Releasing, force_free, releasing_of
+from svc_actors.controller.networking.addresses import ReleasingAddresses, force_free, releasing_of
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.networking.security_groups import Action, create_group, set_groups
 from svc_actors.controller.reconcile import network_watch
@@ -113,7 +113,7 @@ async def test_an_address_that_is_detached_at_the_last_moment_waits_for_its_own_
         still_held: list[set[str]] = []
         to_detach = [third]
 
-        async def detach_meanwhile(queryable: Queryable, vm_id: UUID) -> Releasing | None:
+        async def detach_meanwhile(queryable: Queryable, vm_id: UUID) -> ReleasingAddresses | None:
             while to_detach:
                 await stage.detach(vm_id, to_detach.pop())
             return await releasing_of(queryable, vm_id)

@@ -11,7 +11,7 @@ from svc_actors.controller.machines.states import DesiredPower, MachineStatus
 from svc_actors.controller.reconcile.inventory import (
     Difference,
     RecordedMachine,
-    Reported,
+    ReportedMachine,
     compare,
     concerned_machines,
 )
@@ -60,14 +60,14 @@ def recorded(
 def test_a_machine_is_told_what_would_change_its_record(
     machine: RecordedMachine, reported: Mapping[UUID, DomainState], told: DomainState | None
 ) -> None:
-    compared = compare(HERE, [machine], {vm_id: Reported(state) for vm_id, state in reported.items()})
+    compared = compare(HERE, [machine], {vm_id: ReportedMachine(state) for vm_id, state in reported.items()})
 
     assert [difference.state for difference in compared.differences] == ([] if told is None else [told])
     assert compared.foreign == ()
 
 
 def test_a_machine_of_another_node_is_told_nothing_and_named() -> None:
-    compared = compare(HERE, [recorded(node_id=ELSEWHERE)], {VM: Reported(STOPPED)})
+    compared = compare(HERE, [recorded(node_id=ELSEWHERE)], {VM: ReportedMachine(STOPPED)})
 
     assert compared.differences == ()
     assert compared.foreign == (VM,)
@@ -83,6 +83,6 @@ async def test_the_records_that_an_inventory_concerns_are_read_together(database
 
     machines = await concerned_machines(database, world.node_id, [foreign, gone])
 
-    compared = compare(world.node_id, machines, {foreign: Reported(RUNNING), gone: Reported(RUNNING)})
+    compared = compare(world.node_id, machines, {foreign: ReportedMachine(RUNNING), gone: ReportedMachine(RUNNING)})
     assert compared.differences == (Difference(here, ABSENT, "not in the host's inventory"),)
     assert compared.foreign == (foreign,)

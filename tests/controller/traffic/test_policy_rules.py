@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from svc_actors.controller.traffic.policy import (
     GIB,
     UNLIMITED,
-    Change,
     Policy,
+    PolicyChange,
     Sanction,
     TrafficAction,
     TrafficDirection,
@@ -49,12 +49,12 @@ def policy(gib: int | None, action: TrafficAction = REPORT, mbps: int | None = N
 def test_what_loosens_counts_at_once_and_what_tightens_later(
     current: Policy, wanted: Policy, now: Policy, later: Policy | None
 ) -> None:
-    assert change(current, wanted, in_use=True) == Change(now, later)
+    assert change(current, wanted, in_use=True) == PolicyChange(now, later)
 
 
 @pytest.mark.parametrize("wanted", [UNLIMITED, policy(1, SUSPEND), policy(1, THROTTLE, 1, direction=BOTH)])
 def test_a_plan_that_nobody_has_changes_at_once(wanted: Policy) -> None:
-    assert change(policy(1000), wanted, in_use=False) == Change(wanted, None)
+    assert change(policy(1000), wanted, in_use=False) == PolicyChange(wanted, None)
 
 
 def test_an_allowance_is_used_up_by_its_last_byte() -> None:

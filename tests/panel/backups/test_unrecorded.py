@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.panel.backups.unrecorded import Recorded, judge
+from svc_actors.panel.backups.unrecorded import RecordedBackups, judge
 from svc_webhost.restic import Snapshot
 from tests.panel.backups.test_copies import bucket_of
 from tests.panel.backups.test_targets import BUCKET
@@ -166,7 +166,7 @@ SNAPSHOTS = {
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_only_what_was_deleted_or_is_incomplete_is_removed(name: str) -> None:
     found = [Snapshot(id=each, tags=tags) for each, tags in SNAPSHOTS.items()]
-    judged = judge(found, Recorded(frozenset((KNOWN, RUNNING)), frozenset((DELETED,))))
+    judged = judge(found, RecordedBackups(frozenset((KNOWN, RUNNING)), frozenset((DELETED,))))
 
     assert (name in {each.id for each in judged.superfluous}) == (
         name in ("deleted", "incomplete", "incomplete, its manifest")
@@ -177,6 +177,6 @@ def test_only_what_was_deleted_or_is_incomplete_is_removed(name: str) -> None:
 def test_records_that_are_lost_altogether_remove_nothing_that_is_complete() -> None:
     found = [Snapshot(id=each, tags=tags) for each, tags in SNAPSHOTS.items()]
 
-    gone = judge(found, Recorded(frozenset(), frozenset())).superfluous
+    gone = judge(found, RecordedBackups(frozenset(), frozenset())).superfluous
 
     assert [each.id for each in gone if each.tags[-1:] == ("complete",) and "manifest" not in each.tags] == []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from svc_actors.panel.dns.caa import Order, forbidden
+from svc_actors.panel.dns.caa import CertificateOrder, forbidden
 from svc_actors.panel.dns.records import DATA, NewRecord
 from svc_webhost.knot.meaning import issuer_of
 from tests.panel.dns.zones import World
@@ -82,7 +82,9 @@ def alias(name: str, target: str) -> NewRecord:
     return NewRecord(name, 300, DATA.validate_python({"type": "CNAME", "target": target}))
 
 
-ORDER = Order(["example.test", "www.example.test", "a.b.example.test", "*.example.test"], "dns-01", [LE], "https://a/1")
+ORDER = CertificateOrder(
+    ["example.test", "www.example.test", "a.b.example.test", "*.example.test"], "dns-01", [LE], "https://a/1"
+)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_names_are_forbidden_as_rfc_8659_has_it(records: Sequence[NewRecord], na
 
 
 def test_names_of_other_zones_are_not_forbidden() -> None:
-    order = Order(["example.net", "badexample.test"], "http-01", [LE], None)
+    order = CertificateOrder(["example.net", "badexample.test"], "http-01", [LE], None)
 
     assert forbidden("example.test", [caa("example.test", "issue", ";")], order) == []
 

@@ -15,7 +15,7 @@ from svc_webhost.knot.configuration import zone_configuration
 from svc_webhost.knot.control import Decoder, Item, Unit, UnitType, encoded
 from svc_webhost.knot.data import split_text
 from svc_webhost.knot.names import host_name, is_within, to_ascii
-from svc_webhost.knot.zone import Served, difference, mailbox, next_serial
+from svc_webhost.knot.zone import ServedZone, difference, mailbox, next_serial
 
 DATA: TypeAdapter[RecordData] = TypeAdapter(RecordData)
 AUTHORITY = Authority(("ns1.panel.test",), "hostmaster@panel.test")
@@ -154,7 +154,7 @@ RECORDS = st.frozensets(
 def test_the_difference_makes_one_zone_of_the_other(old: frozenset[Any], new: frozenset[Any], other: bool) -> None:
     authority = Authority(("ns9.panel.test",), "x@panel.test") if other else AUTHORITY
     soa = ResourceRecord.parsed("example.test", "3600", "SOA", authority.soa(77))
-    served = Served.of([*Zone("example.test", authority, old).served, soa])
+    served = ServedZone.of([*Zone("example.test", authority, old).served, soa])
     wanted = Zone("example.test", AUTHORITY, new)
 
     changes = difference(wanted, served, now=NOW)
@@ -167,7 +167,7 @@ def test_the_difference_makes_one_zone_of_the_other(old: frozenset[Any], new: fr
 
 
 def test_an_empty_zone_gets_a_soa_with_a_serial_that_never_goes_back() -> None:
-    changes = difference(Zone("example.test", AUTHORITY), Served.of(()), now=NOW, last_serial=NOW + 50)
+    changes = difference(Zone("example.test", AUTHORITY), ServedZone.of(()), now=NOW, last_serial=NOW + 50)
 
     assert changes.soa is not None
     assert int(changes.soa.data.split()[2]) == NOW + 51

@@ -378,8 +378,8 @@ async def test_a_core_that_dies_anywhere_while_it_becomes_the_lost_server_begins
         (staged, "load"),
         (staged, "prepare_schema"),
         (staged, "write_source"),
-        (staged.Staged, "put_key"),
-        (staged.Staged, "remove"),
+        (staged.StagedRecovery, "put_key"),
+        (staged.StagedRecovery, "remove"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, die)

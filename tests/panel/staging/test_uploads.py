@@ -98,7 +98,7 @@ async def test_uploads_stay_when_they_cannot_be_merged_at_once(shop: Shop, monke
     await shop.work()
     real, calls = trees.merge, 0
 
-    def full(*words: Any, **named: Any) -> trees.Counted:
+    def full(*words: Any, **named: Any) -> trees.CopyCounts:
         nonlocal calls
         calls += 1
         if calls == 1:

@@ -347,7 +347,7 @@ async def test_a_defect_that_one_endpoint_meets_is_alerted_of_and_delays_no_othe
 
     async def broken_for_one(
         queryable: Queryable, endpoint_id: UUID, now: datetime, *, most: int, under_way: Collection[UUID]
-    ) -> list[deliveries.Due]:
+    ) -> list[deliveries.DueDelivery]:
         if endpoint_id in broken:
             raise ValueError("a defect")
         return await due(queryable, endpoint_id, now, most=most, under_way=under_way)

@@ -19,7 +19,7 @@ from uuid import UUID
 from pydantic import Field, TypeAdapter
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
-from svc_actors.controller.backups.temporary_keys import Need, NoTemporaryKeys, Sts, temporary_keys
+from svc_actors.controller.backups.temporary_keys import KeyNeed, NoTemporaryKeys, Sts, temporary_keys
 from svc_actors.controller.tasks.run import TaskFailed
 from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetOf, sealed
 from svc_actors.sealing import Sealer
@@ -64,7 +64,7 @@ class TargetRow(TargetOf[RemoteSettings]):
         temporary = isinstance(self.settings, MachineBucketSettings) and self.settings.sts is not None
         return KeyMode.TEMPORARY if temporary else KeyMode.SHARED
 
-    async def place(self, sealer: Sealer, need: Need) -> BackupPlace:
+    async def place(self, sealer: Sealer, need: KeyNeed) -> BackupPlace:
         """Raises `NoTemporaryKeys`."""
         secret = self.secret(sealer) or ""
         match self.settings:
@@ -158,7 +158,7 @@ async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | N
     return target_id
 
 
-async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, need: Need) -> BackupPlace | None:
+async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, need: KeyNeed) -> BackupPlace | None:
     """The target's location and credentials for one operation of a node. Raises not_found. If the target's STS issues
     no keys, an alert says so and this raises `TaskFailed`, or unavailable if the failure may pass: a resumed task asks
     again, while its node may go on with the operation."""

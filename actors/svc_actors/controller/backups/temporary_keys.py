@@ -53,7 +53,7 @@ class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
 
 
 @dataclass(frozen=True)
-class Need:
+class KeyNeed:
     """What one operation needs: the machine whose copies it works with, whether it only reads, and its duration in
     seconds."""
 
@@ -62,9 +62,9 @@ class Need:
     seconds: float
 
 
-def need_of(facts: Facts, vm_id: UUID, *, reads_only: bool = False) -> Need:
+def need_of(facts: Facts, vm_id: UUID, *, reads_only: bool = False) -> KeyNeed:
     """`facts`: those of the operation; `vm_id`: the machine whose copies it works with."""
-    return Need(vm_id, reads_only, facts.task_seconds or _LEAST_SECONDS)
+    return KeyNeed(vm_id, reads_only, facts.task_seconds or _LEAST_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Sts:
     role: str | None
 
 
-def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
+def policy(bucket: str, prefix: str, need: KeyNeed) -> dict[str, object]:
     """The policy of the keys, which permits only what the operation needs. It also permits reading the bucket's region,
     which is no secret and for which restic asks."""
     # `whole` and a slash are added below, so the policy covers this folder and not every key that starts with the
@@ -111,7 +111,7 @@ def open_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=_ASK_SECONDS, follow_redirects=False, trust_env=False)
 
 
-async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Need) -> Keys:
+async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: KeyNeed) -> Keys:
     """Raises `NoTemporaryKeys`."""
     seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(need.seconds) + _SPARE_SECONDS))
     asked = {
@@ -168,4 +168,4 @@ def _keys(answer: bytes, status: int) -> Keys:
         raise NoTemporaryKeys(f"its answer has no {error.args[0]}") from error
 
 
-__all__ = ["Need", "NoTemporaryKeys", "Sts", "need_of", "policy", "temporary_keys"]
+__all__ = ["KeyNeed", "NoTemporaryKeys", "Sts", "need_of", "policy", "temporary_keys"]

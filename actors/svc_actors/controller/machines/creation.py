@@ -28,7 +28,7 @@ from svc_actors.controller.machines.states import DesiredPower, MachineStatus
 from svc_actors.controller.machines.windows import FirstBoot
 from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_mac, new_nic
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
-from svc_actors.controller.placement.scheduler import Need, Placement, place
+from svc_actors.controller.placement.scheduler import MachineNeeds, Placement, place
 from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import ResourceKind, Task, create_task
 from svc_actors.sealing import Sealer
@@ -162,7 +162,7 @@ async def _create(
     network_id = await _usable_image_and_network(tx, new)
     platform = await (platforms.of_copy(tx, new.held.copy_id) if new.held else platforms.of_image(tx, new.image_id))
     groups = await usable_groups(tx, new.project_id, new.group_ids) if new.group_ids else []
-    need = Need(
+    need = MachineNeeds(
         vcpus=new.vcpus,
         memory_mib=new.memory_mib,
         disk_gib=new.disk_gib,

@@ -17,7 +17,7 @@ from uuid import UUID
 from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.addresses import (
-    Allocated,
+    AllocatedAddress,
     IPAddress,
     PoolFull,
     allocate,
@@ -255,7 +255,9 @@ async def ipv4_allowed(queryable: Queryable, plan_id: UUID | None) -> int:
     return count
 
 
-async def _take(tx: Transaction, vm: MachineRow, nic_id: UUID, pools: list[Record], wanted: NewAddress) -> Allocated:
+async def _take(
+    tx: Transaction, vm: MachineRow, nic_id: UUID, pools: list[Record], wanted: NewAddress
+) -> AllocatedAddress:
     whose: Any = {"vm_id": vm.id, "nic_id": nic_id, "primary": False, "node_id": vm.node_id}
     if wanted.pool_id is None and wanted.ip is None:
         taken = await allocate_first(tx, [pool["id"] for pool in pools], **whose)

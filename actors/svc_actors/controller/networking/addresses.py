@@ -38,11 +38,11 @@ from svc_actors.store import Queryable, Record, Transaction
 from svc_common.errors import ErrorCode, ServiceError, conflict, not_found
 
 __all__ = [
-    "Allocated",
+    "AllocatedAddress",
     "IPAddress",
     "IPNetwork",
     "PoolFull",
-    "Releasing",
+    "ReleasingAddresses",
     "address_text",
     "allocate",
     "allocate_first",
@@ -124,7 +124,7 @@ class PoolFull(Exception):  # noqa: N818 - named for what it says
 
 
 @dataclass(frozen=True)
-class Allocated:
+class AllocatedAddress:
     """The address or sub-prefix that a machine has received. `network`: what its host routes to it. `address`: what the
     guest configures. `text`: its form on the wire and in the API. `topology`: the pool's."""
 
@@ -136,7 +136,7 @@ class Allocated:
 
 
 @dataclass(frozen=True)
-class Releasing:
+class ReleasingAddresses:
     """The addresses that a node will be asked to release. `through`: the last release that its answer covers."""
 
     addresses: tuple[str, ...]
@@ -152,7 +152,7 @@ async def allocate(
     primary: bool,
     ip: IPAddress | None = None,
     node_id: UUID | None = None,
-) -> Allocated:
+) -> AllocatedAddress:
     """Take a free address of the pool for a machine on this node, or the address `ip` (for a sub-prefix, any address in
     it).
 
@@ -175,12 +175,12 @@ async def allocate(
     else:
         slot = await _take_next(tx, pool, vm_id, nic_id, primary)
     network = pool.network_at(slot)
-    return Allocated(pool_id, pool.topology, network, guest_address(network), address_text(network))
+    return AllocatedAddress(pool_id, pool.topology, network, guest_address(network), address_text(network))
 
 
 async def allocate_first(
     tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool, node_id: UUID | None = None
-) -> Allocated | None:
+) -> AllocatedAddress | None:
     """Take an address from the first of these pools that has a free one; None if all are full. A pool that was removed
     since it was chosen, or changed so that it no longer fits, is skipped."""
     for pool_id in pool_ids:
@@ -190,7 +190,9 @@ async def allocate_first(
             taken = await tx.fetchrow(_TAKE_HINTED, pool_id, vm_id, nic_id, primary, node_id)
             if taken is not None:
                 network = ip_interface(str(taken["ip"])).network
-                return Allocated(pool_id, taken["topology"], network, guest_address(network), address_text(network))
+                return AllocatedAddress(
+                    pool_id, taken["topology"], network, guest_address(network), address_text(network)
+                )
         try:
             return await allocate(tx, pool_id, vm_id=vm_id, nic_id=nic_id, primary=primary, node_id=node_id)
         except PoolFull:
@@ -247,7 +249,7 @@ async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str])
     )
 
 
-async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
+async def releasing_of(queryable: Queryable, vm_id: UUID) -> ReleasingAddresses | None:
     """The addresses that the machine's node will be asked to release; None if none wait. Read this before the node is
     asked, and pass `through` to `free_removed` together with the answer."""
     row = await queryable.fetchrow(
@@ -255,7 +257,7 @@ async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
            WHERE vm_id = $1 AND state = 'releasing' HAVING count(*) > 0""",
         vm_id,
     )
-    return None if row is None else Releasing(tuple(row["addresses"]), row["through"])
+    return None if row is None else ReleasingAddresses(tuple(row["addresses"]), row["through"])
 
 
 async def free_removed(

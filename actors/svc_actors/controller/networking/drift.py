@@ -24,7 +24,7 @@ _MOST_PROBLEM: Final = 500
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedNetwork:
     """One machine's recorded network. `settled`: its host has confirmed all of it, and no task of the machine is
     open."""
 
@@ -64,7 +64,9 @@ class NetworkDrift:
         }
 
 
-def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> NetworkDrift:
+def compare(
+    before: Mapping[UUID, RecordedNetwork], after: Mapping[UUID, RecordedNetwork], probe: ProbeResult
+) -> NetworkDrift:
     """`before` and `after`: the records as read before the host was asked, and after it had answered."""
     # Only machines are compared whose record was settled and the same at both times: the host answered for some moment
     # in between, so its answer must then agree with the record.
@@ -91,7 +93,7 @@ def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], pro
     return NetworkDrift(tuple(kept), strays[:MOST_KEPT], tuple(tap.model_dump(mode="json") for tap in taps))
 
 
-def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[str]:
+def _of_a_machine(recorded: RecordedNetwork, observed: ObservedNetwork | None) -> list[str]:
     if observed is None:
         return ["The host carries no network for it."]
     problems = []

@@ -44,7 +44,7 @@ class Bootstrap:
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class EnrolledNode:
     node_id: UUID
     certificate: NodeCertificate
 
@@ -109,7 +109,7 @@ async def enrol(
     hostname: str,
     host_uuid: UUID,
     address: str | None,
-) -> Enrolled:
+) -> EnrolledNode:
     """Exchange a bootstrap token for a node. Raises unauthenticated (unknown or expired), conflict (used by another
     host, or this host has joined already) and invalid (`csr` is not a signing request)."""
     public_key = public_key_digest(csr)
@@ -140,7 +140,7 @@ async def enrol(
             {"hostname": hostname, "host_uuid": str(host_uuid), "certificate": certificate.serial},
         )
     authority.forget(node_id)
-    return Enrolled(node_id, certificate)
+    return EnrolledNode(node_id, certificate)
 
 
 async def _make_node(tx: Transaction, bootstrap: Record, host_uuid: UUID) -> UUID:

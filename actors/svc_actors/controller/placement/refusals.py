@@ -42,7 +42,7 @@ class NodesAway(ServiceError):  # noqa: N818 - named for what it says
 
 
 @dataclass(frozen=True)
-class Need:
+class MachineNeeds:
     """What a machine requires. `node_id` and `location_id` narrow the choice."""
 
     vcpus: int
@@ -141,7 +141,7 @@ def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list
     return lacks
 
 
-async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> ServiceError:
+async def refusal(queryable: Queryable, need: MachineNeeds, *, explain: bool) -> ServiceError:
     """The error for a machine that no node takes. With `explain` the details say why for each node, and the message is
     written for administrators and staff."""
     nodes = await _nodes(queryable, need)
@@ -196,7 +196,7 @@ def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bo
             return "No node has room for this machine: each lacks something else of its size.", hint
 
 
-async def _no_nodes(queryable: Queryable, need: Need) -> ServiceError:
+async def _no_nodes(queryable: Queryable, need: MachineNeeds) -> ServiceError:
     """The error if no node matches `node_id` and `location_id`: it says which of the two is wrong, or that there are no
     nodes yet."""
     if need.node_id is not None:
@@ -211,7 +211,7 @@ async def _no_nodes(queryable: Queryable, need: Need) -> ServiceError:
     return capacity("There are no nodes yet.", hint="An administrator adds one: svc node add.")
 
 
-async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
+async def _nodes(queryable: Queryable, need: MachineNeeds) -> list[_Node]:
     rows = await queryable.fetch(
         """SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance,
                   nodes.disk_level, (nodes.capacity->>'disk_free_gib')::float8 AS disk_free_gib,
@@ -236,7 +236,7 @@ async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
     return [_Node(row["node_id"], row["name"], _obstacles(row, pools, need)) for row in rows]
 
 
-def _obstacles(node: Record, pools: Sequence[Record], need: Need) -> list[Obstacle]:
+def _obstacles(node: Record, pools: Sequence[Record], need: MachineNeeds) -> list[Obstacle]:
     found = state_obstacles(node)
     if not node["unreported"]:
         found += lacking(node, vcpus=need.vcpus, memory_mib=need.memory_mib, disk_gib=need.disk_gib)

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.controller.placement.refusals import Need, lacking, refusal
+from svc_actors.controller.placement.refusals import MachineNeeds, lacking, refusal
 from svc_actors.store import Record, Transaction
 from svc_common.errors import capacity, conflict
 
-__all__ = ["Need", "Placement", "lock_capacity", "place", "require_room"]
+__all__ = ["MachineNeeds", "Placement", "lock_capacity", "place", "require_room"]
 
 _FITTING: Final = """
     WITH pool AS MATERIALIZED (
@@ -89,7 +89,7 @@ class Placement:
     ipv6_pool_ids: Mapping[UUID, tuple[UUID, ...]] = field(default_factory=dict)
 
 
-async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[UUID] = ()) -> Placement:
+async def place(tx: Transaction, need: MachineNeeds, *, explain: bool, full: Collection[UUID] = ()) -> Placement:
     """The node for a machine. Its room is reserved until the transaction ends: the caller consumes it by inserting the
     machine. Pools in `full` have no free address.
 

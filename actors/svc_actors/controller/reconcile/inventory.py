@@ -48,7 +48,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Compared:
+class InventoryComparison:
     """`foreign`: machines that the inventory has and that are placed on another node."""
 
     differences: tuple[Difference, ...]
@@ -88,7 +88,7 @@ async def concerned_machines(
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedMachine:
     """An inventory's report about one machine."""
 
     state: DomainState
@@ -96,7 +96,9 @@ class Reported:
     rescue: bool = False
 
 
-def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, Reported]) -> Compared:
+def compare(
+    node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, ReportedMachine]
+) -> InventoryComparison:
     """`reported`: the machines in the inventory, by id. A machine without a record is ignored: it was deleted, or never
     ours."""
     differences: list[Difference] = []
@@ -113,7 +115,7 @@ def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mappin
         # A machine that was never built may be absent: its creation may still be on its way to the host.
         elif machine.built and _differs(machine, DomainState.ABSENT):
             differences.append(Difference(machine.vm_id, DomainState.ABSENT, "not in the host's inventory"))
-    return Compared(tuple(differences), tuple(foreign))
+    return InventoryComparison(tuple(differences), tuple(foreign))
 
 
 def _differs(machine: RecordedMachine, state: DomainState) -> bool:

@@ -30,7 +30,7 @@ from svc_actors.allowance import Allowances
 from svc_actors.controller.machines.observing import MachineReport, record_observations
 from svc_actors.controller.nodes.domains import note_domain_changes
 from svc_actors.controller.nodes.node import Node
-from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
+from svc_actors.controller.reconcile.inventory import ReportedMachine, compare, concerned_machines
 from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
@@ -119,7 +119,7 @@ class MachineReports:
         }
         await node.ask(Node.inventoried, inventory, asked_at)
         reported = {
-            domain.vm_id: Reported(domain.state, domain.cause, domain.rescue)
+            domain.vm_id: ReportedMachine(domain.state, domain.cause, domain.rescue)
             for domain in inventory.domains
             if domain.vm_id is not None
         }

@@ -24,7 +24,7 @@ from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.records import ISOLATED
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.changes import network_applied, network_changed
-from svc_actors.controller.networking.drift import NetworkDrift, Recorded, compare
+from svc_actors.controller.networking.drift import NetworkDrift, RecordedNetwork, compare
 from svc_actors.controller.networking.pool_arithmetic import address_text
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import NodeMode, get_node
@@ -135,7 +135,7 @@ class NetworkProbe:
                 log.warning("network_probe.stray_not_released", vm_id=str(stray.vm_id), error=failure.message)
             await self._gateway.acknowledge(node_id, operation_id)
 
-    async def _recorded(self, node_id: UUID) -> dict[UUID, Recorded]:
+    async def _recorded(self, node_id: UUID) -> dict[UUID, RecordedNetwork]:
         rows = await self._database.fetch(
             f"""SELECT vms.id, vms.name, vms.net_wanted, vms.net_applied, {ISOLATED} AS isolated,
                       array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'allocated') AS held,
@@ -147,7 +147,7 @@ class NetworkProbe:
             node_id,
         )
         return {
-            row["id"]: Recorded(
+            row["id"]: RecordedNetwork(
                 vm_id=row["id"],
                 name=row["name"],
                 wanted=row["net_wanted"],

@@ -34,7 +34,7 @@ from svc_actors.alerts import CustomerNotice, raise_alert
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.records import announce_machine
 from svc_actors.controller.machines.spec import network_spec
-from svc_actors.controller.networking.addresses import Releasing, free_removed, releasing_of
+from svc_actors.controller.networking.addresses import ReleasingAddresses, free_removed, releasing_of
 from svc_actors.controller.networking.changes import (
     CHANNEL,
     MOST_BELIEVED,
@@ -337,7 +337,7 @@ class NetworkWatch:
         self.applied += 1
         await self._gateway.acknowledge(node_id, operation_id)
 
-    async def _release(self, node_id: UUID, vm_id: UUID, releasing: Releasing) -> None:
+    async def _release(self, node_id: UUID, vm_id: UUID, releasing: ReleasingAddresses) -> None:
         operation_id = OperationId(f"release:{vm_id}:{uuid4()}")
         operation = VmNetRelease(vm_id=vm_id, addresses=releasing.addresses)
         try:

@@ -76,23 +76,23 @@ class MachineTraffic:
 
 
 @dataclass(frozen=True)
-class Enforced:
+class EnforcementCounts:
     """How many machines got a sanction, and for how many it was lifted."""
 
     sanctioned: int = 0
     lifted: int = 0
 
-    def __add__(self, other: Enforced) -> Enforced:
-        return Enforced(self.sanctioned + other.sanctioned, self.lifted + other.lifted)
+    def __add__(self, other: EnforcementCounts) -> EnforcementCounts:
+        return EnforcementCounts(self.sanctioned + other.sanctioned, self.lifted + other.lifted)
 
 
-async def enforce(database: Database, now: datetime) -> Enforced:
+async def enforce(database: Database, now: datetime) -> EnforcementCounts:
     """Bring every machine's standing decision up to date, a few machines of one plan at a time. Safe to repeat, also
     from several processes at once."""
     of_plans: dict[UUID | None, list[UUID]] = {}
     for machine in await _out_of_date(database, period_of(now), None):
         of_plans.setdefault(machine.plan_id, []).append(machine.id)
-    done = Enforced()
+    done = EnforcementCounts()
     for plan_id, vm_ids in of_plans.items():
         for start in range(0, len(vm_ids), _AT_ONCE):
             part = vm_ids[start : start + _AT_ONCE]
@@ -100,26 +100,30 @@ async def enforce(database: Database, now: datetime) -> Enforced:
     return done
 
 
-async def _enforce_some(tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[UUID], now: datetime) -> Enforced:
+async def _enforce_some(
+    tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[UUID], now: datetime
+) -> EnforcementCounts:
     await tx.execute("SELECT FROM plans WHERE id = $1 FOR SHARE", plan_id)
     return await _bring_up_to_date(tx, plan_id, vm_ids, now)
 
 
-async def enforce_plan(tx: Transaction, plan_id: UUID, now: datetime) -> Enforced:
+async def enforce_plan(tx: Transaction, plan_id: UUID, now: datetime) -> EnforcementCounts:
     """As `enforce`, for the machines of one plan. The caller has locked the plan's row and may have changed it."""
     machines = await _out_of_date(tx, period_of(now), plan_id)
     return await _bring_up_to_date(tx, plan_id, [machine.id for machine in machines], now)
 
 
-async def _bring_up_to_date(tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[UUID], now: datetime) -> Enforced:
+async def _bring_up_to_date(
+    tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[UUID], now: datetime
+) -> EnforcementCounts:
     if not vm_ids:
-        return Enforced()
+        return EnforcementCounts()
     await tx.execute("SELECT FROM vms WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE", sorted(vm_ids))
-    done = Enforced()
+    done = EnforcementCounts()
     for machine in await _out_of_date(tx, period_of(now), plan_id, vm_ids):
         required = machine.required_standing(period_of(now))
         await _decide(tx, machine, required, now)
-        done += Enforced(lifted=1) if required is None else Enforced(sanctioned=1)
+        done += EnforcementCounts(lifted=1) if required is None else EnforcementCounts(sanctioned=1)
     return done
 
 

@@ -14,8 +14,8 @@ from uuid import UUID
 from svc_actors.controller.traffic.periods import Period, next_period, period_of, start_of
 from svc_actors.controller.traffic.policy import (
     UNLIMITED,
-    Change,
     Policy,
+    PolicyChange,
     TrafficAction,
     TrafficDirection,
     change,
@@ -61,7 +61,7 @@ class PolicySet:
     machines have the plan. `withdrawn`: the month of a policy that was decided earlier and will not take effect."""
 
     before: Policy
-    change: Change
+    change: PolicyChange
     effective_from: datetime
     machines: int
     withdrawn: Period | None

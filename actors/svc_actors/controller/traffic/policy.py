@@ -79,17 +79,17 @@ UNLIMITED: Final = Policy()
 
 
 @dataclass(frozen=True)
-class Change:
+class PolicyChange:
     """The policy that applies from now on, and the one from the next period on if it differs."""
 
     now: Policy
     later: Policy | None
 
 
-def change(current: Policy, desired: Policy, *, in_use: bool) -> Change:
+def change(current: Policy, desired: Policy, *, in_use: bool) -> PolicyChange:
     """How `desired` replaces `current`; `in_use`: machines have the plan."""
     now = _looser(current, desired) if in_use else desired
-    return Change(now, None if now == desired else desired)
+    return PolicyChange(now, None if now == desired else desired)
 
 
 def _looser(current: Policy, wanted: Policy) -> Policy:

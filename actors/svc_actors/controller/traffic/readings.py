@@ -80,7 +80,7 @@ _HEADERS: Final = 1.1
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedReadings:
     """Machines whose readings were not accepted in full. `foreign`: they were never on the node. `untimely`: the month
     is impossible (before the machine came to the node, after it left, or beyond the next month by the controller's
     clock). `beyond`: readings were cut to what the rate could carry, or dropped because the machine had too many
@@ -113,7 +113,7 @@ class _Stay:
 
 async def store_readings(
     tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading], *, now: datetime
-) -> Refused:
+) -> RefusedReadings:
     """Store a node's readings. The month after the current one is accepted, too: the node's clock may be ahead."""
     named = sorted({reading.vm_id for reading in readings})
     rows = await tx.fetch(
@@ -133,7 +133,7 @@ async def store_readings(
     counted = [(each, elsewhere.get((each.vm_id, each.period), nothing)) for each in timely]
     bounded = [_bounded(each, stays[each.vm_id], other, now) for each, other in counted if other.ledgers < MOST_LEDGERS]
     await _write(tx, node_id, ledger_id, bounded)
-    return Refused(
+    return RefusedReadings(
         foreign=frozenset(named) - stays.keys(),
         untimely=frozenset(each.vm_id for each in own) - {each.vm_id for each in timely},
         beyond=frozenset(each.vm_id for each in {*timely} - {*bounded}),

@@ -39,7 +39,7 @@ class SiteDatabases(Protocol):
 
 
 @dataclass(frozen=True)
-class Dumped:
+class DatabaseDump:
     """One dump of a backup. `name` is the database's; `file` is in the folder of dumps, with its `size` and `sha256`.
     `loaded` is the size of the uncompressed dump, for the estimate of disk space: 0 in backups that do not have it."""
 
@@ -92,24 +92,24 @@ class DatabaseBackups:
             await run.log(f"{row.name} was dumped.")
         return len(rows)
 
-    async def verify(self, content: Path) -> list[Dumped]:
+    async def verify(self, content: Path) -> list[DatabaseDump]:
         """Read every dump to its end, and write a list of the dumps. A dump gets its final name only once the engine's
         program has succeeded and the dump's last line is present."""
         dumped = await trio.to_thread.run_sync(_read_dumps, content / FOLDER)
         (content / LIST).write_text(json.dumps([asdict(dump) for dump in dumped], indent=1))
         return dumped
 
-    async def held(self, content: Path) -> list[Dumped]:
+    async def held(self, content: Path) -> list[DatabaseDump]:
         """The dumps that a backup lists."""
         return await trio.to_thread.run_sync(_read_list, content)
 
-    async def verify_fetched(self, content: Path, dumped: Sequence[Dumped]) -> None:
+    async def verify_fetched(self, content: Path, dumped: Sequence[DatabaseDump]) -> None:
         """Raises `unavailable` if a dump differs from what was backed up."""
         for dump in dumped:
             if await trio.to_thread.run_sync(_sha256, content / FOLDER / dump.file) != dump.sha256:
                 raise unavailable(f"The dump of {dump.name} differs from what was backed up; the site was not changed.")
 
-    async def targets(self, site: SiteRow, dumped: Sequence[Dumped]) -> list[tuple[Dumped, DatabaseRow]]:
+    async def targets(self, site: SiteRow, dumped: Sequence[DatabaseDump]) -> list[tuple[DatabaseDump, DatabaseRow]]:
         """The database of the site into which each dump is loaded: the one with the same engine and name. Raises
         `conflict` if there is none."""
         there = {(row.engine, row.name): row for row in await self.of_site(site)}
@@ -126,7 +126,9 @@ class DatabaseBackups:
             found.append((dump, row))
         return found
 
-    async def load(self, run: JobRun, site: SiteRow, content: Path, dumped: Sequence[Dumped], aside: Path) -> None:
+    async def load(
+        self, run: JobRun, site: SiteRow, content: Path, dumped: Sequence[DatabaseDump], aside: Path
+    ) -> None:
         """Replace the content of the databases. The current content of each is saved in the folder `aside` first.
         Raises ServiceError; then all of them have their old content again."""
         targets = await self.targets(site, dumped)
@@ -182,12 +184,12 @@ def _file(engine: EngineKind, name: str) -> str:
     return f"{engine.value}-{name}.sql.gz"
 
 
-def _read_list(content: Path) -> list[Dumped]:
+def _read_list(content: Path) -> list[DatabaseDump]:
     told = json.loads((content / LIST).read_text())
-    return [Dumped(**(dump | {"engine": EngineKind(dump["engine"])})) for dump in told]
+    return [DatabaseDump(**(dump | {"engine": EngineKind(dump["engine"])})) for dump in told]
 
 
-def _read_dumps(folder: Path) -> list[Dumped]:
+def _read_dumps(folder: Path) -> list[DatabaseDump]:
     found = []
     for file in sorted(folder.glob("*.sql.gz")):
         loaded = 0
@@ -198,7 +200,7 @@ def _read_dumps(folder: Path) -> list[Dumped]:
         except (EOFError, OSError, zlib.error) as error:
             raise unavailable(f"The dump {file.name} is incomplete: {error}.") from error
         engine, _, name = file.name.removesuffix(".sql.gz").partition("-")
-        found.append(Dumped(EngineKind(engine), name, file.name, file.stat().st_size, _sha256(file), loaded))
+        found.append(DatabaseDump(EngineKind(engine), name, file.name, file.stat().st_size, _sha256(file), loaded))
     return found
 
 

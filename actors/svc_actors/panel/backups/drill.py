@@ -17,7 +17,7 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.panel.backups.databases import FOLDER, Dumped, translate_errors
+from svc_actors.panel.backups.databases import FOLDER, DatabaseDump, translate_errors
 from svc_actors.panel.backups.drill_records import end_drill, leftover_scratch, write_compared, write_scratch
 from svc_actors.panel.backups.records import BackupRow, read_backup
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
@@ -105,7 +105,7 @@ class DrillWork:
     async def ended(self, tx: Transaction, job: Job) -> None:
         await end_drill(tx, job)
 
-    async def _try(self, run: JobRun, site: SiteRow, dump: Dumped, name: DatabaseName) -> None:
+    async def _try(self, run: JobRun, site: SiteRow, dump: DatabaseDump, name: DatabaseName) -> None:
         server = self._tools.databases.server(dump.engine)
         file = self._new(run) / CONTENT / FOLDER / dump.file
         again = self._places.work(run.id) / f"again-{name}.sql.gz"

@@ -19,7 +19,7 @@ import trio
 
 from svc_actors.panel.backups.configuration import FILE, Configuration, parsed_configuration
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
-from svc_actors.panel.backups.databases import FOLDER, Dumped
+from svc_actors.panel.backups.databases import FOLDER, DatabaseDump
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.records import USUAL_PARTS, BackupPart, BackupRow, BackupStatus, read_backup
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
@@ -197,7 +197,7 @@ class RestoreWork:
             needed += await self._tools.databases.size(site, self._only(run))
         return needed
 
-    async def _wanted(self, run: JobRun) -> list[Dumped]:
+    async def _wanted(self, run: JobRun) -> list[DatabaseDump]:
         """The dumps to load."""
         only = self._only(run)
         wanted = [dump for dump in await self._tools.dumped(run) if only in (None, dump.name)]

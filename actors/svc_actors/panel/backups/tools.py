@@ -16,7 +16,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.panel.backups.configuration import FILE, without_secrets
-from svc_actors.panel.backups.databases import LIST, DatabaseBackups, Dumped
+from svc_actors.panel.backups.databases import LIST, DatabaseBackups, DatabaseDump
 from svc_actors.panel.backups.places import SPARE_BYTES, Places
 from svc_actors.panel.backups.records import adopt_backup, tag_of
 from svc_actors.panel.backups.repositories import RepositoryRow
@@ -200,7 +200,7 @@ class Tools:
         own = self.places.said(run.id) / MANIFEST / MANIFEST
         return own if own.exists() else self.places.said(run.id) / LISTED
 
-    async def dumped(self, run: JobRun) -> list[Dumped]:
+    async def dumped(self, run: JobRun) -> list[DatabaseDump]:
         """The dumps that the backup holds."""
         return await self.databases.held(self.places.said(run.id) / CONTENT)
 

@@ -32,7 +32,7 @@ TAG: Final = "backup-"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedBackups:
     """Records of a repository: which backups are kept (completed, or made or deleted by an open job), and which were
     deleted."""
 
@@ -50,7 +50,7 @@ class SnapshotVerdict:
     foreign: tuple[Snapshot, ...]
 
 
-async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
+async def recorded(queryable: Queryable, repository_id: UUID) -> RecordedBackups:
     kept = await queryable.fetch(
         """SELECT id FROM site_backups WHERE repository_id = $1
            AND (status IN ('completed', 'deleting')
@@ -59,10 +59,12 @@ async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
         repository_id,
     )
     deleted = await queryable.fetch("SELECT backup_id FROM backup_deletions WHERE repository_id = $1", repository_id)
-    return Recorded(frozenset(row["id"] for row in kept), frozenset(row["backup_id"] for row in deleted))
+    return RecordedBackups(frozenset(row["id"] for row in kept), frozenset(row["backup_id"] for row in deleted))
 
 
-def judge(snapshots: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> SnapshotVerdict:
+def judge(
+    snapshots: Sequence[Snapshot], known: RecordedBackups, known_until: datetime | None = None
+) -> SnapshotVerdict:
     """A backup is complete once the snapshot of its tree is tagged as complete, which is the last step
     (`BackupWork.check`). A backup without a record that was made before `known_until` counts as deleted."""
     of = {snapshot.id: backup_of(snapshot) for snapshot in snapshots}

@@ -24,7 +24,7 @@ class CertificateError(Exception):
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedCertificate:
     """`chain` starts with the certificate itself; `chain` and `key` are PEM. `fingerprint` is SHA-256, in hex."""
 
     chain: str
@@ -39,7 +39,7 @@ class Parsed:
         return covers(self.names, name)
 
 
-def parsed(chain: str, key: bytes) -> Parsed:
+def parsed(chain: str, key: bytes) -> ParsedCertificate:
     """Parses PEM text. Raises CertificateError if chain and key do not belong together, or cannot be served now."""
     try:
         certificates = x509.load_pem_x509_certificates(chain.encode())
@@ -78,7 +78,7 @@ def parsed(chain: str, key: bytes) -> Parsed:
     own_key = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Parsed(
+    return ParsedCertificate(
         chain=pem,
         key=own_key,
         names=tuple(name.lower() for name in names),

@@ -11,7 +11,7 @@ from uuid import UUID
 from svc_actors.acme import ChallengeType
 from svc_actors.certificates import left_out
 from svc_actors.certificates.left_out import Refusal
-from svc_actors.panel.certificates.leaf import Parsed
+from svc_actors.panel.certificates.leaf import ParsedCertificate
 from svc_actors.panel.certificates.names import wildcards_of
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Transaction
@@ -105,7 +105,7 @@ def _state(row: Record) -> CertificateState:
 
 
 async def write_certificate(
-    tx: Transaction, sealer: Sealer, site_id: UUID, source: Source, certificate: Parsed
+    tx: Transaction, sealer: Sealer, site_id: UUID, source: Source, certificate: ParsedCertificate
 ) -> bool:
     """Record the certificate to serve. Returns whether it differs from the previous one."""
     changed: bool | None = await tx.fetchval(

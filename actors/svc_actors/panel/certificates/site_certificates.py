@@ -36,7 +36,7 @@ from svc_actors.certificates import (
 )
 from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
-from svc_actors.panel.certificates.leaf import CertificateError, Parsed, parsed
+from svc_actors.panel.certificates.leaf import CertificateError, ParsedCertificate, parsed
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards, wildcards_of
 from svc_actors.panel.certificates.proofs import ChallengeFiles, ZoneProofs
 from svc_actors.panel.certificates.reasons import Reasons
@@ -387,7 +387,7 @@ class SiteCertificates:
         await self._install(service_itself("certificate.install"), site, Source.ACME, certificate)
 
     async def _install(
-        self, caller: Caller, site: SiteRow, source: Source, certificate: Parsed, *, in_job: bool = False
+        self, caller: Caller, site: SiteRow, source: Source, certificate: ParsedCertificate, *, in_job: bool = False
     ) -> None:
         """Write the files first, since the record names them; then the record, which makes the web server load the
         files."""

@@ -23,7 +23,7 @@ _NAMED: Final = 5
 
 
 @dataclass(frozen=True)
-class Order:
+class CertificateOrder:
     """How a site's certificate is ordered. `identities`: the names of the authority in CAA records; `account`
     is the URL of the panel's account there, if known."""
 
@@ -44,7 +44,7 @@ async def forbidding(queryable: Queryable, zone: ZoneRow) -> str | None:
            WHERE sites.owner_id = $1 AND caa_identities <> '{}' ORDER BY sites.domain""",
         zone.owner_id,
     )
-    orders = [Order(row["names"], row["challenge"], row["caa_identities"], row["url"]) for row in rows]
+    orders = [CertificateOrder(row["names"], row["challenge"], row["caa_identities"], row["url"]) for row in rows]
     names = [name for order in orders for name in forbidden(zone.name, records, order)]
     if not names:
         return None
@@ -56,7 +56,7 @@ async def forbidding(queryable: Queryable, zone: ZoneRow) -> str | None:
     )
 
 
-def forbidden(zone: str, records: Sequence[NewRecord], order: Order) -> list[str]:
+def forbidden(zone: str, records: Sequence[NewRecord], order: CertificateOrder) -> list[str]:
     """The names of an order, within this zone, that its CAA records forbid."""
     sets: dict[str, list[CaaData]] = {}
     aliases: dict[str, str] = {}
@@ -85,7 +85,7 @@ def _relevant(name: str, zone: str, sets: Mapping[str, list[CaaData]], aliases: 
     return []
 
 
-def _allowed(records: Sequence[CaaData], order: Order, *, wildcard: bool) -> bool:
+def _allowed(records: Sequence[CaaData], order: CertificateOrder, *, wildcard: bool) -> bool:
     """Wildcards obey issuewild, and issue where there is no issuewild (RFC 8659, section 4.3). Every critical tag that
     a zone here can have is one that authorities know."""
     for tag in (CaaTag.ISSUEWILD, CaaTag.ISSUE) if wildcard else (CaaTag.ISSUE,):
@@ -94,7 +94,7 @@ def _allowed(records: Sequence[CaaData], order: Order, *, wildcard: bool) -> boo
     return True
 
 
-def _allows(value: str, order: Order) -> bool:
+def _allows(value: str, order: CertificateOrder) -> bool:
     """Conditions of RFC 8657: one account, and some kinds of challenges."""
     try:
         issuer = issuer_of(value)

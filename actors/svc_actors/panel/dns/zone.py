@@ -52,7 +52,7 @@ log = structlog.get_logger("svc.dns")
 
 
 @dataclass(frozen=True)
-class Naming:
+class ZoneServices:
     """The parts of the panel with which the actors of zones work."""
 
     database: Database
@@ -101,7 +101,7 @@ def _too_slow(seconds: float) -> str:
 class DnsZone(Actor):
     """The key is the zone's name: a registrable domain in A-labels."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(self, naming: ZoneServices) -> None:
         self._naming = naming
         self._database = naming.database
 

@@ -55,7 +55,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Change:
+class StatusChange:
     check: CheckName
     before: HealthStatus
     finding: Finding
@@ -101,7 +101,7 @@ async def write_check(tx: Transaction, name: CheckName, status: HealthStatus, fi
         )
 
 
-async def write_event(tx: Transaction, change: Change) -> None:
+async def write_event(tx: Transaction, change: StatusChange) -> None:
     await tx.execute(
         'INSERT INTO health_events ("check", before, status, message) VALUES ($1, $2, $3, $4)',
         change.check.value,

@@ -26,10 +26,10 @@ import trio
 from svc_actors.alerts import Severity, set_alert
 from svc_actors.panel.health.checks import Check
 from svc_actors.panel.health.records import (
-    Change,
     CheckName,
     Finding,
     HealthStatus,
+    StatusChange,
     forget_old_events,
     read_statuses,
     write_check,
@@ -59,7 +59,7 @@ class HealthWatch:
     _believed: dict[CheckName, HealthStatus] | None = None
     _otherwise: dict[CheckName, list[Finding]] = field(default_factory=dict)
     """The last consecutive findings of each check that are all worse than the status in force, or all better."""
-    _untold: list[Change] = field(default_factory=list)
+    _untold: list[StatusChange] = field(default_factory=list)
 
     async def round(self) -> None:
         if self._believed is None:
@@ -117,13 +117,13 @@ class HealthWatch:
         choose = min if worse else max
         settled = choose(reversed(row[-WORSE_LOOKS:] if worse else row), key=lambda each: each.status.rank)
         self._otherwise.pop(name)
-        self._untold.append(Change(name, believed, settled))
+        self._untold.append(StatusChange(name, believed, settled))
         assert self._believed is not None
         self._believed[name] = settled.status
         log.info("health.changed", check=name.value, before=believed.value, status=settled.status.value)
 
 
-async def _tell(tx: Transaction, change: Change) -> None:
+async def _tell(tx: Transaction, change: StatusChange) -> None:
     finding, critical = change.finding, change.finding.status is HealthStatus.CRITICAL
     await write_event(tx, change)
     await set_alert(tx, f"health:{change.check}", finding.message if critical else None, severity=Severity.CRITICAL)

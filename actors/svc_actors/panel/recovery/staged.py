@@ -59,7 +59,7 @@ _PIECE: Final = 1 << 20
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 
 
-class Order(BaseModel):
+class RecoveryOrder(BaseModel):
     """`target_id` is the id that the lost server uses for the target; `settings` and `secret` are what this server uses
     to reach it."""
 
@@ -73,7 +73,7 @@ class Order(BaseModel):
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedRecovery:
     """The staged recovery in the panel's data folder."""
 
     data_dir: Path
@@ -86,7 +86,7 @@ class Staged:
     def exists(self) -> bool:
         return self.folder.exists()
 
-    def write(self, order: Order, dump: bytes) -> None:
+    def write(self, order: RecoveryOrder, dump: bytes) -> None:
         # A folder under its final name is complete: with it, this server becomes the other server at its next start.
         new = self.folder.with_name("staged.new")
         remove_tree(new, ignore_errors=True)
@@ -99,8 +99,8 @@ class Staged:
         new.rename(self.folder)
         sync_folder(self.folder.parent)
 
-    def order(self) -> Order:
-        return Order.model_validate_json((self.folder / "order.json").read_bytes())
+    def order(self) -> RecoveryOrder:
+        return RecoveryOrder.model_validate_json((self.folder / "order.json").read_bytes())
 
     def dump(self) -> Iterator[bytes]:
         with (self.folder / "database.dump").open("rb") as file:
@@ -134,7 +134,7 @@ async def become_staged(
 ) -> Manifest | None:
     """Become the server whose manifest is staged, if there is one: replace the database and the sealing key. Nobody
     uses the database meanwhile."""
-    staged = Staged(data_dir)
+    staged = StagedRecovery(data_dir)
     if not await trio.to_thread.run_sync(lambda: staged.exists):
         await trio.to_thread.run_sync(staged.clear)
         return None
@@ -163,7 +163,11 @@ async def become_staged(
 
 
 async def _begin(
-    tx: Transaction, order: Order, data_dir: Path, sealer: Sealer, addresses: Sequence[IPv4Address | IPv6Address]
+    tx: Transaction,
+    order: RecoveryOrder,
+    data_dir: Path,
+    sealer: Sealer,
+    addresses: Sequence[IPv4Address | IPv6Address],
 ) -> None:
     """Adapts the lost server's records to this server, before anybody is served."""
     # Jobs that were running or queued on the lost server are ended: otherwise they would start here, on sites that have

@@ -19,7 +19,7 @@ from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob
 from svc_actors.panel.recovery.discovery import DecryptedManifest, open_manifest
 from svc_actors.panel.recovery.records import read_order, remove_order
 from svc_actors.panel.recovery.remote import Remote
-from svc_actors.panel.recovery.staged import Order, Staged
+from svc_actors.panel.recovery.staged import RecoveryOrder, StagedRecovery
 from svc_actors.store import Database, Queryable, Transaction
 from svc_common.errors import conflict, not_found, unavailable
 
@@ -77,14 +77,14 @@ class RecoveryRun:
         target, opened = self._opened.pop(run.id)
         # Checked again, because a site may have been created since the order.
         await require_new(self.database)
-        order = Order(
+        order = RecoveryOrder(
             manifest=opened.manifest,
             target_id=opened.kept.target_id,
             settings=target.settings,
             secret=target.secret(self.remote.sealer),
         )
         await run.log(f"The panel opens again as {opened.manifest.hostname}; a separate job restores its sites.")
-        staged = Staged(self.data_dir)
+        staged = StagedRecovery(self.data_dir)
         # This is the last act of the job: if the job could fail or be cancelled after it, the server would still become
         # the other one at its next start.
         try:

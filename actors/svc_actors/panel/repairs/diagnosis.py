@@ -40,7 +40,7 @@ class CheckState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedPart:
     repair: Repair
     state: CheckState
     findings: tuple[Finding, ...]
@@ -54,7 +54,7 @@ class _Look:
     """The site as the last caller has read it."""
     begun: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
-    found: list[Checked] | None = None
+    found: list[CheckedPart] | None = None
     """Stays None if the caller that ran the check was cancelled or failed."""
 
 
@@ -67,7 +67,7 @@ class Diagnosis:
         """Locks by owner or operator; each exists as long as a caller has this turn or waits for it."""
         self._all = trio.CapacityLimiter(_AT_ONCE)
 
-    async def of(self, site: SiteRow, operator: str | None = None) -> list[Checked]:
+    async def of(self, site: SiteRow, operator: str | None = None) -> list[CheckedPart]:
         """The state of every part, in the order of `Repair`. `operator`: the caller, if they are an operator. Raises
         conflict for a site that is being created or deleted, and rate_limited if the caller's turn does not come in
         time."""
@@ -85,7 +85,7 @@ class Diagnosis:
                 return look.found
         return await self._looked(site, whose, until)
 
-    async def _looked(self, site: SiteRow, whose: UUID | str, until: float) -> list[Checked]:
+    async def _looked(self, site: SiteRow, whose: UUID | str, until: float) -> list[CheckedPart]:
         look = self._next[site.id, whose] = _Look(site)
         turn = self._turns.setdefault(whose, trio.Lock())
         try:
@@ -106,8 +106,8 @@ class Diagnosis:
             look.begun.set()
             del self._next[look.site.id, whose]
 
-    async def _compared(self, site: SiteRow) -> list[Checked]:
-        found: dict[Repair, Checked] = {}
+    async def _compared(self, site: SiteRow) -> list[CheckedPart]:
+        found: dict[Repair, CheckedPart] = {}
 
         async def look(repair: Repair, part: Part) -> None:
             found[repair] = await checked(repair, part, site, LOOK_SECONDS)
@@ -118,17 +118,17 @@ class Diagnosis:
         return [found[repair] for repair in Repair]
 
 
-async def checked(repair: Repair, part: Part, site: SiteRow, seconds: float) -> Checked:
+async def checked(repair: Repair, part: Part, site: SiteRow, seconds: float) -> CheckedPart:
     """Check one part, for at most `seconds`."""
     with trio.move_on_after(seconds):
         try:
             findings = await part.look(site)
         except ServiceError as error:
-            return Checked(repair, CheckState.UNKNOWN, (Finding(error.message, mendable=False),))
+            return CheckedPart(repair, CheckState.UNKNOWN, (Finding(error.message, mendable=False),))
         state = CheckState.FAULTY if findings else CheckState.HEALTHY
-        return Checked(repair, state, tuple(_shortened(findings)))
+        return CheckedPart(repair, state, tuple(_shortened(findings)))
     late = Finding(f"It could not be checked within {seconds:g} seconds.", mendable=False)
-    return Checked(repair, CheckState.UNKNOWN, (late,))
+    return CheckedPart(repair, CheckState.UNKNOWN, (late,))
 
 
 def _too_many(site: SiteRow) -> ServiceError:

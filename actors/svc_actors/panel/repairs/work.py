@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
-from svc_actors.panel.repairs.diagnosis import Checked, CheckState, checked, require_finished
+from svc_actors.panel.repairs.diagnosis import CheckedPart, CheckState, checked, require_finished
 from svc_actors.panel.repairs.parts import Parts, Repair
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Database, Transaction
@@ -73,5 +73,5 @@ class RepairWork:
             raise conflict("Some faults remain after the repair.", hint=_first(after))
 
 
-def _first(found: Checked) -> str:
+def _first(found: CheckedPart) -> str:
     return found.findings[0].evidence

@@ -13,7 +13,7 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 from svc_common.errors import unavailable
-from svc_webhost.knot import Authority, KnotError, NameServer, Served, Zone
+from svc_webhost.knot import Authority, KnotError, NameServer, ServedZone, Zone
 from svc_webhost.knot.zone import difference
 
 
@@ -59,7 +59,7 @@ class Zones:
         return [row["name"] for row in rows]
 
 
-def _differences(wanted: Zone, served: Served | None, names: Iterable[str]) -> list[Finding]:
+def _differences(wanted: Zone, served: ServedZone | None, names: Iterable[str]) -> list[Finding]:
     if served is None:
         return [Finding(f"The zone {wanted.name} is not served.")]
     if served.soa is None:

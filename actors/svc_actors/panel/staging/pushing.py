@@ -55,7 +55,7 @@ from svc_webhost.databases import DatabaseName
 from svc_webhost.site_tasks import SiteTasks, SiteVisit
 from svc_webhost.staging import trees
 from svc_webhost.tree_switch import switch
-from svc_webhost.wordpress import Configured
+from svc_webhost.wordpress import ConfiguredDatabase
 
 PUSH: Final = "staging.push"
 STEPS: Final = ("compare", "back_up", "prepare_files", "prepare_tables", "switch", "tidy")
@@ -92,8 +92,8 @@ async def order_push(tx: Transaction, live: SiteRow, chosen: Choice, *, accept_d
 class PushPreview:
     """What a push would do now. `at` and `copied`: database and prefix of the live site, and of the copy."""
 
-    at: Configured
-    copied: Configured
+    at: ConfiguredDatabase
+    copied: ConfiguredDatabase
     seen: SiteContents
     files: list[selection.Part]
     tables: list[selection.Part]

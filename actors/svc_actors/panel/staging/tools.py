@@ -31,7 +31,7 @@ from svc_webhost.folders import HostFolders
 from svc_webhost.mariadb.tables import StagedTables
 from svc_webhost.staging import rewrite, trees
 from svc_webhost.tree_removal import remove_tree
-from svc_webhost.wordpress import Configured, WordPressError, WordPressSites
+from svc_webhost.wordpress import ConfiguredDatabase, WordPressError, WordPressSites
 
 # For one program, within the 4 hours of a copy and the 6 hours of a push.
 COPY_SECONDS: Final = 3 * 3600.0
@@ -70,7 +70,7 @@ class Tools:
         # Errors are ignored: `Undoing.round` finds folders that are left, and tries again.
         await trio.to_thread.run_sync(partial(remove_tree, self.folder(job_id), ignore_errors=True))
 
-    async def configured(self, site: SiteRow) -> Configured:
+    async def configured(self, site: SiteRow) -> ConfiguredDatabase:
         """The database and prefix of the site. Raises `conflict` if the database is not the site's own."""
         with translate_errors():
             found = await self.wordpress.configured(site.account)
@@ -100,7 +100,9 @@ class Tools:
             wanted = [table for table in wanted if table.startswith(prefix)]
             return await self.tables.facts(name, wanted, options=f"{prefix}{OPTIONS}", volatile=VOLATILE)
 
-    async def seen(self, live: SiteRow, copy: SiteRow, at: Configured, copied: Configured) -> SiteContents:
+    async def seen(
+        self, live: SiteRow, copy: SiteRow, at: ConfiguredDatabase, copied: ConfiguredDatabase
+    ) -> SiteContents:
         """Both sites as they are now."""
         with translate_errors():
             posts = f"{at.prefix}{POSTS}"
