@@ -42,7 +42,8 @@ class Credentials:
         self._origins = frozenset(origin.lower() for origin in origins)
 
     async def principal(self, exchange: Exchange, operation: Operation[Any, Any, Any]) -> Principal:
-        """Raises `unauthenticated`, or `forbidden` for a request that another site may have forged."""
+        """The caller whom the request's credential names. Raises `unauthenticated`, and `forbidden` for a request that
+        another site may have forged."""
         acts = operation.mutates or operation.route.method is not Method.GET
         public = operation.access is Access.PUBLIC
         if public and not acts:

@@ -227,7 +227,8 @@ class ConfinedFiles:
     async def ask(
         self, site: SiteFolder, request: FileRequest, payload: bytes = b"", *, seconds: float = 10.0
     ) -> Answer:
-        """Raises `ServiceError`: the helper's refusals, and `unavailable` if it does not answer in time."""
+        """Send a request to the helper of the site and return its answer. Raises `ServiceError`: the helper's refusals,
+        and `unavailable` if it does not answer in time."""
         try:
             header, answered = await (await self._helper(site)).ask(request, payload, seconds)
         except _HelperGoneError:

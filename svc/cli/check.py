@@ -236,7 +236,7 @@ async def acme_findings(acme: AcmeSettings, *, serving: bool) -> AsyncGenerator[
 
 
 def open_http(acme: AcmeSettings) -> httpx.AsyncClient:
-    """Raises `AcmeError` when the roots cannot be read."""
+    """A client for the authority's server. Raises `AcmeError` if the roots cannot be read."""
     return httpx.AsyncClient(verify=acme.trust(), timeout=_TIMEOUT)
 
 

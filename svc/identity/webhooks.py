@@ -159,11 +159,11 @@ class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
 
     @abstractmethod
     async def add(self, tx: Transaction, sealer: Sealer, request: CreateT) -> EndpointSecret:
-        """Raises `conflict` if there are as many endpoints as allowed."""
+        """Create an endpoint with a new secret. Raises `conflict` if the limit of endpoints is reached."""
 
     @abstractmethod
     async def change(self, tx: Transaction, request: UpdateT) -> None:
-        """Raises `not_found`."""
+        """Change the endpoint as the request says. Raises `not_found`."""
 
     @abstractmethod
     async def send_test(self, tx: Transaction, endpoint: Record, request: TestT) -> UUID:

@@ -93,7 +93,7 @@ def base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes:
-    """Raises `ValueError`."""
+    """Decode base64url without padding. Raises `ValueError`."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 

@@ -40,7 +40,8 @@ _TOLD: Final = {
 
 
 async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> EndpointSecret:
-    """Raises `conflict` if the limit of endpoints is reached."""
+    """Create a receiver of alerts from the severity `least` on. Raises `conflict` if the limit of endpoints is
+    reached."""
     return await endpoints.create(
         tx,
         sealer,

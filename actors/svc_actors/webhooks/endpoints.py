@@ -93,7 +93,7 @@ def announce(tx: Transaction, endpoint_id: UUID) -> None:
 
 
 def secret_of(sealer: Sealer, endpoint_id: UUID, sealed: bytes) -> str:
-    """Raises `CannotUnseal`."""
+    """The endpoint's secret, unsealed. Raises `CannotUnseal`."""
     return sealer.unseal(sealed, _purpose(endpoint_id)).decode()
 
 

@@ -53,7 +53,7 @@ class ReceiverUrl:
 
     @classmethod
     def parse(cls, url: str) -> ReceiverUrl:
-        """Raises ValueError, which says what is wrong with it."""
+        """Parse a receiver's URL. Raises ValueError, which says what is wrong with it."""
         if not url.lower().startswith("https://"):
             raise ValueError("must start with https://")
         found = _URL.fullmatch(url)

@@ -234,7 +234,8 @@ class Folders:
 
 
 def read_record(path: Path) -> MachineRecord:
-    """Raises `ValueError` for an invalid record, `FileNotFoundError` if there is none."""
+    """The machine's record in the file. Raises `ValueError` for an invalid record, `FileNotFoundError` if there is
+    none."""
     try:
         return MachineRecord.model_validate(_upgraded(json.loads(path.read_bytes())))
     except (ValueError, KeyError, TypeError) as error:

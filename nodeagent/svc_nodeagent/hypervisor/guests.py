@@ -164,8 +164,8 @@ class Guests:
                 raise
 
     async def set_password(self, vm_id: UUID, account: str, password_hash: str) -> None:
-        """Raises `conflict` if the guest is off or its agent has not connected, `timed_out` if the agent fell
-        silent."""
+        """Set a password by the guest's agent. Raises `conflict` if the guest is off or its agent has not connected,
+        `timed_out` if the agent fell silent."""
 
         def set_password(domain: Any) -> None:
             domain.agentSetResponseTimeout(GUEST_AGENT_SECONDS)
@@ -205,8 +205,8 @@ class Guests:
     async def ask_agent(
         self, vm_id: UUID, answer: type[Answer], command: str, arguments: dict[str, Any] | None = None
     ) -> Answer:
-        """Raises `HostError` if the guest's agent is absent, falls silent or refuses, `ValueError` for any other
-        answer."""
+        """Ask the guest's agent. Raises `HostError` if the agent is absent, falls silent or refuses, `ValueError` for
+        an answer in another form than `answer`."""
         text = json.dumps({"execute": command} if arguments is None else {"execute": command, "arguments": arguments})
 
         def ask(domain: Any) -> str:

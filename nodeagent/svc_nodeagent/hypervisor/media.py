@@ -57,7 +57,7 @@ def write_inserted(folders: Folders, vm_id: UUID, medium: InsertedMedium | None)
 
 
 def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
-    """Raises `HostError(not_found)` if the file is no longer on this host."""
+    """The medium in the machine's drive. Raises `HostError(not_found)` if its file is no longer on this host."""
     found = inserted(folders, vm_id)
     if found is None:
         return None

@@ -226,7 +226,7 @@ def dns_settings(
     dns_bind: Sequence[str],
     dns_port: int,
 ) -> DnsSettings:
-    """Raises `Failure` for an invalid name or address."""
+    """The DNS settings in the options. Raises `Failure` for an invalid name or address."""
     try:
         if hostmaster is not None:
             local, _, domain = hostmaster.rpartition("@")

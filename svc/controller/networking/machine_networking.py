@@ -220,7 +220,7 @@ async def set_rate(context: Context[Controller], request: RateRequest) -> Machin
 
 
 async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID) -> MachineNetworking:
-    """Raises not_found for a machine that the caller may not see."""
+    """The networking of a machine. Raises not_found if the caller may not see it."""
     vm = await visible_machine(queryable, principal, vm_id)
     online = await queryable.fetchval("SELECT state = 'online' FROM nodes WHERE id = $1", vm["node_id"])
     nics = await _nics(queryable, vm_id, pools=principal.is_operator)

@@ -187,7 +187,7 @@ async def pools_of(queryable: Queryable, *, pool_id: UUID | None = None) -> list
 
 
 async def pool_of(queryable: Queryable, pool_id: UUID) -> PoolModel:
-    """Raises not_found."""
+    """The pool as the API shows it. Raises not_found."""
     pools = await pools_of(queryable, pool_id=pool_id)
     if not pools:
         raise not_found("There is no such pool.")

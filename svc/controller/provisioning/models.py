@@ -120,7 +120,7 @@ FROM {SOURCE}"""
 
 
 async def shown_service(queryable: Queryable, service_id: UUID) -> Service:
-    """Raises not_found."""
+    """The service as the API shows it. Raises not_found."""
     row = await queryable.fetchrow(f"{SELECT_SERVICES} WHERE services.id = $1", service_id)
     if row is None:
         raise not_found("There is no such service.")

@@ -115,7 +115,7 @@ class DeployRequest(SiteChange):
 
     @property
     def source(self) -> Source:
-        """Raises `invalid` unless exactly one of the two is given."""
+        """The source that the request names. Raises `invalid` unless it names exactly one."""
         if self.git_url is not None and self.archive is None:
             return Source(git_url=self.git_url, git_ref=self.git_ref or "HEAD")
         if self.git_url is not None or self.archive is None:

@@ -36,7 +36,8 @@ async def locked_backup(tx: Transaction, principal: Principal, backup_id: UUID) 
 
 
 def site_to_restore(backup: BackupRow, requested: UUID | None) -> UUID:
-    """Raises `conflict` if the backup's own site is gone and no other is named."""
+    """The site that the backup is restored into. Raises `conflict` if the backup's own site is gone and no other is
+    named."""
     site_id = requested or backup.site_id
     if site_id is None:
         raise conflict(

@@ -128,7 +128,7 @@ def user_model(row: Record) -> DatabaseUser:
 
 
 async def shown_database(context: Context[Panel], database_id: UUID) -> SiteDatabase:
-    """Raises not_found for a database that the caller may not see."""
+    """The database as the API shows it. Raises not_found if the caller may not see it."""
     return (await database_models(context, [await _database(context, SELECT_DATABASES, database_id)]))[0]
 
 
@@ -164,7 +164,7 @@ async def _locked_site(
 
 
 async def shown_user(context: Context[Panel], user_id: UUID) -> DatabaseUser:
-    """Raises not_found for a user that the caller may not see, or that is being deleted."""
+    """The user as the API shows it. Raises not_found if the caller may not see it, or it is being deleted."""
     where = Condition("database_users.id = $1 AND database_users.status = 'active'", (user_id,))
     absent = not_found("There is no such database user.")
     return user_model(await visible_row(context.services.database, context.principal, SELECT_USERS, where, absent))

@@ -63,7 +63,7 @@ class PlannedSite:
         return self.wordpress is not None
 
     async def record(self, tx: Transaction, caller: Caller, owner_id: UUID, limits: Limits) -> SiteRow:
-        """Raises what `create_site` raises."""
+        """Write the site's record. Raises what `create_site` raises."""
         addresses = self.proxy_addresses
         new = NewSite(owner_id, self.domain, self.aliases, self.type, self.proxy_target, addresses, self.php, limits)
         site = await create_site(tx, caller, new)

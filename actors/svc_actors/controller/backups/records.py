@@ -151,7 +151,7 @@ async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[R
 
 
 async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tuple[CopiedDisk, ...]:
-    """Raises not_found."""
+    """The disks in a copy, as the backup recorded them. Raises not_found."""
     disks = await queryable.fetchval(f"SELECT disks FROM {COPIES} AND vm_id = $1 AND id = $2", vm_id, copy_id)
     if disks is None:
         raise not_found("The machine has no such backup.")

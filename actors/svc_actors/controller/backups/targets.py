@@ -65,7 +65,8 @@ class TargetRow(TargetOf[RemoteSettings]):
         return KeyMode.TEMPORARY if temporary else KeyMode.SHARED
 
     async def place(self, sealer: Sealer, need: KeyNeed) -> BackupPlace:
-        """Raises `NoTemporaryKeys`."""
+        """Where a node stores or reads the copies that `need` names, with the credentials for it. Raises
+        `NoTemporaryKeys`."""
         secret = self.secret(sealer) or ""
         match self.settings:
             case SftpSettings() as sftp:
@@ -95,7 +96,7 @@ class TargetUsers:
 
 
 async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: RemoteSettings, secret: str) -> TargetRow:
-    """Raises conflict if the name is taken."""
+    """Record a target; its secret is stored sealed. Raises conflict if the name is taken."""
     try:
         row = await tx.fetchone(
             "INSERT INTO machine_backup_targets (name, settings, sealed_secret) VALUES ($1, $2, $3) RETURNING *",

@@ -112,7 +112,8 @@ def open_client() -> httpx.AsyncClient:
 
 
 async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: KeyNeed) -> Keys:
-    """Raises `NoTemporaryKeys`."""
+    """Ask the STS for keys that allow exactly what `need` names below the prefix of the bucket. Raises
+    `NoTemporaryKeys`."""
     seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(need.seconds) + _SPARE_SECONDS))
     asked = {
         "Version": _VERSION,

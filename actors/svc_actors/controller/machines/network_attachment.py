@@ -112,7 +112,8 @@ async def detach(tx: Transaction, caller: Caller, vm: MachineRow, ip: IPAddress)
 
 
 async def set_rate(tx: Transaction, caller: Caller, vm: MachineRow, rate_mbps: int | None) -> None:
-    """Raises conflict if the machine's node cannot limit rates."""
+    """Set the operator's cap on the machine's traffic; None removes it. Raises conflict if its node cannot limit
+    rates."""
     require_changeable(vm)
     facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
     if rate_mbps is not None and (reason := lack(facts, ("rate",))) is not None:

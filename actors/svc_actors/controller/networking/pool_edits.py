@@ -62,7 +62,8 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
 
 
 async def remove_pool(tx: Transaction, pool_id: UUID) -> Record:
-    """Raises conflict while any address of the pool is held, also while it is being released; not_found."""
+    """Delete a pool; returns its row. Raises conflict while any address of the pool is held or being released;
+    not_found."""
     pool = await lock_pool(tx, pool_id)
     held = await tx.fetch(
         """SELECT allocations.state, count(*) AS count FROM allocations

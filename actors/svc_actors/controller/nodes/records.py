@@ -120,7 +120,7 @@ def as_node(row: Record) -> NodeRecord:
 
 
 async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -> NodeRecord:
-    """Raises not_found. `lock` locks the row to the end of the transaction."""
+    """The node's record. Raises not_found. `lock` locks the row until the transaction ends."""
     row = await queryable.fetchrow(
         f"{SELECT} WHERE nodes.id = $1 AND nodes.deleted_at IS NULL{' FOR NO KEY UPDATE OF nodes' if lock else ''}",
         node_id,

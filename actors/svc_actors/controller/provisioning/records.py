@@ -141,7 +141,7 @@ async def find_service(queryable: Queryable, integration: str, external_ref: str
 
 
 async def get_service(queryable: Queryable, service_id: UUID) -> ServiceRow:
-    """Raises not_found."""
+    """The service's row. Raises not_found."""
     row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM services WHERE id = $1", service_id)
     if row is None:
         raise not_found("There is no such service.")

@@ -92,7 +92,7 @@ class VolumeSettings:
 
 
 async def lock_volume(tx: Transaction, volume_id: UUID) -> VolumeRow:
-    """Raises not_found."""
+    """The volume's row, locked until the transaction ends. Raises not_found."""
     row = await tx.fetchrow("SELECT * FROM volumes WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", volume_id)
     if row is None:
         raise not_found("There is no such volume.")
@@ -262,7 +262,8 @@ async def record_finding(
 
 
 async def write_settings(tx: Transaction, volume: VolumeRow, settings: VolumeSettings) -> None:
-    """Raises conflict if the name is taken, and for a change of project while a machine has the volume."""
+    """Write the settings that are not None. Raises conflict if the name is taken, and for a change of project while a
+    machine has the volume."""
     if settings.project_id not in (None, volume.project_id) and volume.vm_id is not None:
         raise conflict("A machine of its project has the volume; nothing was changed.", hint="Detach it first.")
     try:

@@ -59,7 +59,7 @@ async def change_plan(tx: Transaction, plan_id: UUID, values: Mapping[str, objec
 
 
 async def delete_plan(tx: Transaction, plan_id: UUID, name: str) -> None:
-    """Raises `conflict` while a customer has the plan."""
+    """Delete a plan. Raises `conflict` while a customer has it."""
     try:
         await tx.execute("DELETE FROM hosting_plans WHERE id = $1", plan_id)
     except ForeignKeyViolationError:

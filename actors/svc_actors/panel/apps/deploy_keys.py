@@ -62,7 +62,7 @@ async def deploy_keys_of(queryable: Queryable, site_id: UUID) -> list[DeployKey]
 
 
 async def deploy_key_for(queryable: Queryable, site: SiteRow, repository: SshRepository) -> DeployKey:
-    """Raises `conflict` if the site has no key for that host."""
+    """The site's key for the host of this repository. Raises `conflict` if there is none."""
     key = await _of_host(queryable, site.id, repository.host, repository.port)
     if key is None:
         raise conflict(

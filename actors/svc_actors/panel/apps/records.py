@@ -98,7 +98,7 @@ async def read_app(queryable: Queryable, site_id: UUID) -> AppRow | None:
 
 
 async def app_of(queryable: Queryable, site: SiteRow) -> AppRow:
-    """Raises `conflict` if the site has no application."""
+    """The site's application. Raises `conflict` if it has none."""
     app = await read_app(queryable, site.id)
     if app is None:
         raise conflict(f"{site.domain} is a site of the type {site.type.value} and has no application.")

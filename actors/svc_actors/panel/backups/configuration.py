@@ -347,7 +347,7 @@ class Configuration(_Stored):
 
 
 def parsed_configuration(data: object) -> Configuration:
-    """Raises `conflict` for a configuration that this release cannot read."""
+    """The configuration in the stored JSON `data`. Raises `conflict` if this release cannot read it."""
     try:
         found = Configuration.model_validate(data)
         if len(found.site) == 1 and all(found.zones):  # Also checks that the zones' records can be read.

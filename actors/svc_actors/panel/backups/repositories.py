@@ -43,7 +43,7 @@ class RepositoryRow:
 
 
 async def read_repository(queryable: Queryable, repository_id: UUID) -> RepositoryRow:
-    """Raises not_found."""
+    """The record of a repository. Raises not_found."""
     row = await queryable.fetchrow(f"{_REPOSITORY} WHERE backup_repositories.id = $1", repository_id)
     if row is None:
         raise not_found("The repository no longer exists.")

@@ -98,7 +98,7 @@ async def all_targets(queryable: Queryable) -> list[TargetRow]:
 async def add_target(
     tx: Transaction, sealer: Sealer, target_id: UUID, name: str, settings: AnySettings, secret: str | None
 ) -> TargetRow:
-    """Raises `conflict` if the name is taken."""
+    """Record a target; its secret is stored sealed. Raises `conflict` if the name is taken."""
     try:
         row = await tx.fetchone(
             f"""INSERT INTO backup_targets (id, name, kind, settings, sealed_secret) VALUES ($1, $2, $3, $4, $5)

@@ -40,7 +40,8 @@ _BUSY: Final = ("database.export", "database.import")
 async def create_database(
     tx: Transaction, caller: Caller, site_id: UUID, engine: EngineKind, label: str
 ) -> DatabaseRow:
-    """Raises conflict if the site has the name already, or may not have another database."""
+    """Record a new database; its engine creates it afterwards. Raises conflict if the site has the name already, or may
+    not have another database."""
     site = await _site(tx, site_id)
     await require_database_room(tx, await lock_owner(tx, site.owner_id))
     await _require_room(tx, site)
@@ -124,7 +125,8 @@ async def delete_user(tx: Transaction, caller: Caller, user: DatabaseUserRow) ->
 
 
 async def delete_database(tx: Transaction, caller: Caller, database: DatabaseRow) -> None:
-    """Raises conflict while it is exported or imported."""
+    """Record that the database is to be deleted; its engine follows. Raises conflict while it is exported or
+    imported."""
     job = await tx.fetchval(
         """SELECT id FROM jobs WHERE site_id = $1 AND status = 'running' AND kind = ANY($2::text[])
            AND parameters ->> 'database' = $3""",

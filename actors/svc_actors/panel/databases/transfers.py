@@ -135,7 +135,8 @@ async def delete_export(tx: Transaction, caller: Caller, database: DatabaseRow, 
 
 
 async def read_page(folders: HostFolders, export: Export, offset: int, limit: int) -> bytes:
-    """Raises not_found if the export has expired meanwhile."""
+    """Up to `limit` bytes of the export's file from `offset` on. Raises not_found if the export has expired
+    meanwhile."""
 
     def read() -> bytes:
         with open(export_file(folders, export.id), "rb") as file:

@@ -143,7 +143,8 @@ class TopConsumers:
         return f" {await self._name(number)} writes {changed[number].writes / 2**20:.0f} MiB/s to disk."
 
     async def of_connections(self) -> str:
-        """Connections of visitors to the web server, and of sites to the database servers."""
+        """The visitor and the site with the most connections, if they have many: sentences for the message of a
+        check."""
         callers = await trio.to_thread.run_sync(self.vitals.connections_by_address, self.ports)
         said = ""
         caller = max(callers, key=lambda each: callers[each], default=None)

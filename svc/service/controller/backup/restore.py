@@ -59,7 +59,8 @@ class RestoreResult:
 async def restore(
     config: ControllerConfig, environ: Mapping[str, str], archive: Path, passphrase: str
 ) -> RestoreResult:
-    """Raises `CannotRestore`, `CannotDecrypt`, `NotAnArchive`, `DumpError`, `OSError` and what the database raises."""
+    """Restore the controller of `archive` into an empty data folder. Raises `CannotRestore`, `CannotDecrypt`,
+    `NotAnArchive`, `DumpError`, `OSError` and what the database raises."""
     folder = config.data_dir
     await trio.to_thread.run_sync(_require_empty, folder)
     manifest = await trio.to_thread.run_sync(_verify, archive, passphrase)
