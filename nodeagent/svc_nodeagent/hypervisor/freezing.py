@@ -1,4 +1,4 @@
-"""Freezing a guest's file systems for one moment, if its agent answers, and thawing them whatever the agent does.
+"""Freezes a guest's file systems for a short time, if its agent answers, and thaws them whatever the agent does.
 
 If a guest's agent did not answer in time, it may still freeze the file systems later, when nobody is left to thaw them.
 So every caller of `while_frozen` calls `thaw` afterwards, also after a failure.

@@ -95,7 +95,7 @@ async def listen(path: Path) -> trio.SocketListener:
 async def relay_accepted(
     listener: trio.SocketListener, streams: Sequence[trio.abc.Stream], silence: float | None = None
 ) -> None:
-    """Join each connection that was accepted to the next of the streams, until either ends."""
+    """Accept one connection for each of `streams`, in order, and relay between the two until either ends."""
     async with trio.open_nursery() as nursery:
         # The listener is closed once each stream has its connection: a further connection is then refused at once and
         # does not hang.

@@ -15,13 +15,13 @@ from svc_nodeagent.protocol.versions import Since
 __all__ = ["BackupPlace", "BucketPlace", "SftpPlace"]
 
 SessionToken = Annotated[AnyText, Field(max_length=8_192)]
-"""The policy is part of it: those of AWS have some 1,500 characters."""
+"""A session token contains its policy: tokens of AWS have some 1,500 characters."""
 _Path = Annotated[AnyText, Field(max_length=512)]
 
 
 class SftpPlace(Wire):
-    """A folder of a server by SFTP. `host_key` as in known_hosts, without the host: no other one is talked to.
-    `private_key` as OpenSSH stores it."""
+    """A folder of a server by SFTP. `host_key` as in known_hosts, without the host; a server with another key is
+    refused. `private_key` as OpenSSH stores it."""
 
     kind: Literal["sftp"] = "sftp"
     name: Name
@@ -34,8 +34,8 @@ class SftpPlace(Wire):
 
 
 class BucketPlace(Wire):
-    """A bucket of S3. `endpoint` is an URL without a path. `session_token`: of keys that are this operation's alone,
-    and open one machine's copies."""
+    """A bucket of S3. `endpoint` is an URL without a path. `session_token`: belongs to temporary keys for this
+    operation, which give access to the copies of one machine."""
 
     kind: Literal["s3"] = "s3"
     name: Name

@@ -25,9 +25,9 @@ __all__ = [
 
 
 class VmBackup(Wire):
-    """Copy the machine's disks into its store at the node's target, under this id, while its guest goes on; then remove
-    the copies `forget`. `password` is of the store. `place`: where the store is, when that is not the file system that
-    is mounted on the node. Result: `BackupResult`."""
+    """Copy the machine's disks into its store at the node's target, as `copy_id`, while its guest keeps running; then
+    remove the copies `forget`. `password` is that of the store. `place`: where the store is, unless it is on the file
+    system that is mounted on the node. Result: `BackupResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "backup", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
     op: Literal["vm.backup"] = "vm.backup"
@@ -39,11 +39,11 @@ class VmBackup(Wire):
 
 
 class VmRestore(Wire):
-    """Make the disks of a machine that is off what they were in a copy. `disks` are those of the copy's result: what
-    is read has to agree with them, or the machine stays as it was. `source_id`: the machine that the copy is of, where
-    that is another; `password` is of its store. `platform`: what the machine was at the time of the copy, where it is
-    another now, and which it is again. What its firmware and its TPM kept at that time comes back as well, and has to
-    be what `state` of the copy's result says, where that was said. `place`: as of `VmBackup`."""
+    """Restore the disks of a machine that is off from a copy. `disks` are those of the copy's result: if the data read
+    do not match them, the machine stays as it was. `source_id`: the machine that was copied, if it is another one;
+    `password` is that of its store. `platform`: the machine's platform at the time of the copy, if it differs now; the
+    machine gets it back. The state of firmware and TPM is restored as well, and has to match `state` of the copy's
+    result, if that has one. `place`: as for `VmBackup`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "domain", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.restore"] = "vm.restore"
@@ -58,8 +58,8 @@ class VmRestore(Wire):
 
 
 class VmCreateFromCopy(Wire):
-    """Make a machine whose disks are what another's were in a copy: as `VmCreate` with `VmRestore` before the start.
-    What fails leaves nothing of it. Result: `DomainResult`."""
+    """Create a machine with the disks of another machine's copy: as `VmCreate`, with `VmRestore` before the start. A
+    failure leaves nothing. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "domain", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.create.from_copy"] = "vm.create.from_copy"
@@ -70,8 +70,8 @@ class VmCreateFromCopy(Wire):
 
 
 class VmBackupsForget(Wire):
-    """Remove these copies at the target, of a machine that this node may no longer have; missing copies are no
-    failure. `password` is of the store. `place`: as of `VmBackup`. Result: `Done`."""
+    """Remove these copies at the target, of a machine that this node may no longer have; missing copies are no failure.
+    `password` is that of the store. `place`: as for `VmBackup`. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "done", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
     op: Literal["vm.backups.forget"] = "vm.backups.forget"
@@ -82,9 +82,9 @@ class VmBackupsForget(Wire):
 
 
 class VmBackupsRemove(Wire):
-    """Remove the store of a machine that was deleted, with all copies in it; none there is success. Refused while this
-    node has the machine. Its seconds are a backup's, which it may have to wait for. `place`: as of `VmBackup`; there
-    the store is emptied by its `password`. Result: `Done`."""
+    """Remove the store of a machine that was deleted, with all copies in it; a missing store is success. Refused while
+    this node has the machine. It has the deadline of a backup, since it may have to wait for one. `place`: as for
+    `VmBackup`; there the store is emptied with its `password`. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "done", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.backups.remove"] = "vm.backups.remove"

@@ -49,7 +49,7 @@ CopyPath = Annotated[AnyText, Field(max_length=12_288)]
 
 
 class CopyVolumeState(StrEnum):
-    """`unknown`: its file system is none that is read."""
+    """`unknown`: a file system that cannot be read."""
 
     MOUNTED = "mounted"
     BROKEN = "broken"
@@ -66,10 +66,10 @@ class EntryKind(StrEnum):
 
 
 class VmFilesOpen(Wire):
-    """Restore the copy's disks apart from the machine, which stays as it is, and have the rescue system `system` show
-    their files; until `VmFilesClose`, or for as long as somebody asks for them. Fields as of `VmRestore`. One that is
-    open already stays so. `owner_id`: the machine's project, so that one customer's copies do not keep out another's.
-    Result: `OpenedCopy`."""
+    """Open a copy: restore its disks apart from the machine, which stays as it is, and have the rescue system `system`
+    show their files. It stays open until `VmFilesClose`, or until nobody asks for its files any longer. Fields are as
+    in `VmRestore`. A copy that is open already stays open. `owner_id`: the machine's project, so that one customer's
+    copies do not take the places of others. Result: `OpenedCopy`."""
 
     facts: ClassVar[Facts] = Facts(
         Lane.BACKUPS,
@@ -90,8 +90,8 @@ class VmFilesOpen(Wire):
 
 
 class VmFilesList(Wire):
-    """A folder's entries by name, `MOST_LISTED` of them from `offset` on. `volume`: its number, or 0 for that of the
-    guest's system. `interrupted` where the copy is not, or no longer, open. Result: `CopiedFolder`."""
+    """List a folder: up to `MOST_LISTED` entries, sorted by name, from `offset` on. `volume`: its number; 0 is the
+    volume of the guest's system. `interrupted` if the copy is not open (any longer). Result: `CopiedFolder`."""
 
     facts: ClassVar[Facts] = query("copied_folder", since=5)
     op: Literal["vm.files.list"] = "vm.files.list"
@@ -103,7 +103,7 @@ class VmFilesList(Wire):
 
 
 class VmFilesRead(Wire):
-    """A part of a file. Otherwise as `VmFilesList`. Result: `CopiedPart`."""
+    """Read a part of a file. Otherwise as `VmFilesList`. Result: `CopiedPart`."""
 
     facts: ClassVar[Facts] = query("copied_part", since=5)
     op: Literal["vm.files.read"] = "vm.files.read"
@@ -116,7 +116,7 @@ class VmFilesRead(Wire):
 
 
 class VmFilesClose(Wire):
-    """One that is not open is success. Result: `Done`."""
+    """Close a copy; one that is not open is success. Result: `Done`."""
 
     facts: ClassVar[Facts] = query("done", since=5)
     op: Literal["vm.files.close"] = "vm.files.close"
@@ -128,8 +128,8 @@ CopyFilesOperation = VmFilesOpen | VmFilesList | VmFilesRead | VmFilesClose
 
 
 class CopiedVolume(Wire):
-    """A file system in a copy: of a partition, a logical volume, or a whole disk. `device`: as the rescue system names
-    it. `system`: there is a guest's system on it."""
+    """A file system in a copy: of a partition, a logical volume, or a whole disk. `device`: its name in the rescue
+    system. `system`: it contains a guest's operating system."""
 
     number: int = Field(ge=1, le=_MOST_VOLUMES)
     device: Name
@@ -147,8 +147,7 @@ class OpenedCopy(Wire):
 
 
 class CopyEntry(Wire):
-    """`modified`: seconds since 1970. `target`: of a link, what it says, the first
-    255 bytes of it."""
+    """`modified`: seconds since 1970. `target`: the first 255 bytes of a symbolic link's target."""
 
     name: Annotated[AnyText, Field(max_length=1_024)]
     kind: EntryKind
@@ -159,8 +158,8 @@ class CopyEntry(Wire):
 
 
 class CopiedFolder(Wire):
-    """`path` is the folder's own, after links were followed within the volume. `total`: of all its entries, of which
-    only so many are known where it is `cut`."""
+    """`path`: the folder's own path, after links within the volume were followed. `total`: the number of its entries;
+    if `cut`, the folder has more, which are not listed."""
 
     kind: Literal["copied_folder"] = "copied_folder"
     volumes: Annotated[tuple[CopiedVolume, ...], Field(max_length=_MOST_VOLUMES)]
@@ -172,7 +171,7 @@ class CopiedFolder(Wire):
 
 
 class CopiedPart(Wire):
-    """`data`: in Base64. `path` as of `CopiedFolder`."""
+    """`data` is in Base64. `path` as in `CopiedFolder`."""
 
     kind: Literal["copied_part"] = "copied_part"
     volume: int = Field(ge=1, le=_MOST_VOLUMES)

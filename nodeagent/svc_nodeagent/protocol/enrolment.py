@@ -15,7 +15,7 @@ the controller shows a certificate of its own authority, whatever certificate br
 
 
 class EnrolRequest(Wire):
-    """POST /api/v1/nodes/enrol. The agent makes its key; only the request leaves the host."""
+    """POST /api/v1/nodes/enrol. The agent generates its key; only the certificate signing request leaves the host."""
 
     token: Secret = Field(repr=False)
     csr: Pem

@@ -12,12 +12,14 @@ GUEST_SHUTDOWN_SECONDS: Final = 90.0
 
 
 class Lane(StrEnum):
-    """The queue in which an operation waits for its turn on a node, so that nothing waits behind what it should not.
+    """The queue in which an operation waits for its turn on a node. Operations that would delay each other needlessly
+    are in different lanes.
 
-    `PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
-    such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread. A change
-    to a security group is many `NETWORKS` at once, which keep nobody's start waiting. `BACKUPS` read whole disks: one
-    at a time, and those that only show files last.
+    `PATIENCE`: operations that wait for a guest to shut down, a minute or more each, with hardly any work. `FORCE`:
+    operations that end such a wait, so nothing may be queued before them. `GUEST_AGENTS`: requests to guests' agents,
+    which may not answer, and each of which holds a thread. `NETWORKS`: a change to a security group is many of these at
+    once, which must not delay a start. `BACKUPS` read whole disks: they run one at a time, and those that only show
+    files come last.
     """
 
     TRANSFERS = "transfers"
@@ -58,13 +60,13 @@ ResultKind = Literal[
 
 @dataclass(frozen=True)
 class Facts:
-    """`answer`: the kind of its result; the controller refuses every other. `task_seconds`: when a task that consists
-    of this operation ends without an outcome; None if no task does. `recorded`: the agent journals it; an operation
-    that changes nothing durable is not journalled, and is simply run again. `repeatable`: it may be run again after an
+    """`answer`: the kind of its result; the controller refuses every other. `task_seconds`: the deadline of a task that
+    consists of this operation; None if there is no such task. `recorded`: the agent journals it; an operation that
+    changes nothing durable is not journalled, and is simply run again. `repeatable`: it may be run again after an
     interruption. `yields_to_force_stop`: a forced stop supersedes it. `since`: the first version of the protocol that
-    has it. `last_in_lane`: other waiting operations of its lane go first, even later ones, until it has waited for 15
-    minutes, and after one of it for as long as that took: nothing depends on it, and customers may order it as often as
-    they like."""
+    has it. `last_in_lane`: other waiting operations of its lane run first, even later ones, until it has waited for 15
+    minutes; and after each such operation others run first for as long as it took. Nothing depends on these operations,
+    and customers may order them as often as they like."""
 
     lane: Lane
     answer: ResultKind

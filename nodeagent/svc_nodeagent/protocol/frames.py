@@ -40,8 +40,9 @@ class Welcome(Wire):
 
 
 class Request(Wire):
-    """`request_id` is of the request to the controller that this is done for: the agent's log names it. `traceparent`
-    (W3C Trace Context) is the span of it, where somebody keeps the trace: the result tells its `calls` then."""
+    """`request_id` identifies the request to the controller that caused the operation; the agent's log contains it.
+    `traceparent` (W3C Trace Context) is the span of the operation if its trace is recorded; the result then has
+    `calls`."""
 
     frame: Literal["request"] = "request"
     id: Id
@@ -52,7 +53,7 @@ class Request(Wire):
 
 
 class Cancel(Wire):
-    """Give the operation up where that is still possible; its outcome (done, or `cancelled`) is reported as ever."""
+    """Cancel the operation if that is still possible; its outcome (done, or `cancelled`) is reported as usual."""
 
     frame: Literal["cancel"] = "cancel"
     id: Id
@@ -122,8 +123,8 @@ Outcome = Annotated[Succeeded | Failed, Field(discriminator="outcome")]
 
 
 class HostCall(Wire):
-    """Something that the host was asked for: a call of libvirt, a program, a download. `at` is by the node's clock.
-    `error` is what went wrong, in a word."""
+    """A call that the agent made on the host: of libvirt, a program, a download. `at` is by the node's clock. `error`
+    names what went wrong, in a word."""
 
     name: Name
     at: Moment
@@ -132,8 +133,8 @@ class HostCall(Wire):
 
 
 class Result(Wire):
-    """Sent again on every new connection until acknowledged. `calls` are the first of those that were made, of an
-    operation that came with a `traceparent`."""
+    """The outcome of an operation, sent again on every new connection until acknowledged. `calls`: its first calls on
+    the host, if the request had a `traceparent`."""
 
     frame: Literal["result"] = "result"
     id: Id

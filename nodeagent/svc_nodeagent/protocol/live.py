@@ -31,19 +31,19 @@ __all__ = [
 
 
 class LivePlace(StrEnum):
-    """What a host has of a guest that moves."""
+    """The state of a live migration on one host."""
 
     HERE = "here"
-    """The machine, running or not; it was not given away."""
+    """The machine is here, running or not; it was not handed over."""
     LEFT = "left"
-    """The guest has gone to the other host, complete; definition and disks are still there."""
+    """The guest was transferred completely to the other host; definition and disks are still here."""
     ARRIVED = "arrived"
-    """The guest, complete and paused: it has not been let go on."""
+    """The guest has arrived completely and is paused: it was not resumed yet."""
     ABSENT = "absent"
 
 
 class LiveStreams(Wire):
-    """A token for each: libvirt's words with libvirt, the guest's memory, and each of its disks."""
+    """A token for each stream: between the two libvirts, of the guest's memory, and of each disk."""
 
     libvirt: Secret = Field(repr=False)
     memory: Secret = Field(repr=False)
@@ -51,7 +51,7 @@ class LiveStreams(Wire):
 
 
 class VmLiveReceive(Wire):
-    """Make room for a guest that comes: image, empty disks, taps that carry nothing; then take it in. A failure leaves
+    """Prepare for a guest that arrives (image, empty disks, taps that are blocked) and receive it. A failure leaves
     nothing. `conflict` if the host has a machine with this id. Result: `LiveResult`, `arrived`.
 
     A stream is opened once, so it is not done again."""
@@ -69,8 +69,8 @@ class VmLiveReceive(Wire):
 
 
 class VmLiveSend(Wire):
-    """Send the running guest and its disk to the host that takes it in. It runs here until the last moment, and on
-    where anything fails. Result: `LiveResult`, of which `VmLiveSettle` has the last word."""
+    """Send the running guest and its disks to the target host. It runs here until the switch-over, and continues here
+    if anything fails. Result: `LiveResult`; the result of a later `VmLiveSettle` takes precedence."""
 
     facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "live", task_seconds=6 * 3600.0, repeatable=False, since=5)
     op: Literal["vm.live.send"] = "vm.live.send"
@@ -96,8 +96,8 @@ class VmLiveLook(Wire):
 
 
 class VmLiveFinish(Wire):
-    """The machine is here now, by the record: carry its network, let the guest go on, and have it announce its
-    addresses. Done again it changes nothing. Result: `DomainResult`."""
+    """The controller's record says that the machine is here now: apply its network, resume the guest, and have it
+    announce its addresses. It may be repeated. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.FORCE, "domain", task_seconds=600.0, recorded=False, since=5)
     op: Literal["vm.live.finish"] = "vm.live.finish"

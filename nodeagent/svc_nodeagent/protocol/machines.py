@@ -18,18 +18,18 @@ UserData = Annotated[AnyText, Field(min_length=1, max_length=32_768)]
 
 
 class CpuMode(StrEnum):
-    """The processor that a guest is shown. `DEFAULT` is what every machine has that nobody gave another: `HOST_MODEL`
-    where guests run under KVM, `BASELINE` where they are emulated."""
+    """The processor that a guest sees. `DEFAULT`, of machines for which none was chosen, is `HOST_MODEL` under KVM, and
+    `BASELINE` if guests are emulated."""
 
     DEFAULT = "default"
     HOST_MODEL = "host-model"
-    """A named model near the host's own."""
+    """The named model closest to the host's own processor."""
     HOST_PASSTHROUGH = "host-passthrough"
-    """The host's own, with all that it has."""
+    """The host's own processor, with all its features."""
     MAXIMUM = "maximum"
-    """All that the hypervisor can show, which without KVM is more than the host has."""
+    """Every feature that the hypervisor can offer; without KVM these are more than the host's own."""
     BASELINE = "baseline"
-    """x86-64-v2, which any host has that the machine may be moved to."""
+    """x86-64-v2, which every host has to which the machine may be moved."""
 
 
 class ImageFormat(StrEnum):
@@ -38,8 +38,8 @@ class ImageFormat(StrEnum):
 
 
 class ImageKind(StrEnum):
-    """What a file is for: to be the beginning of a machine's disk, to be put into its CD-ROM drive, or to be booted
-    from memory by one in rescue."""
+    """What a file is for: the initial content of a machine's disk, its CD-ROM drive, or the system that a machine in
+    rescue boots from memory."""
 
     DISK = "disk"
     ISO = "iso"
@@ -100,8 +100,8 @@ class DiskSpec(Wire):
 
 
 class CopiedDisk(Wire):
-    """What a copy holds of one disk: all that a guest could read of it. `digest` is SHA-256, of the whole, or with
-    `block_bytes` of its size and the digests of its blocks."""
+    """The content of one disk in a copy, as a guest would read it. `digest` is the SHA-256 of the whole disk or, with
+    `block_bytes`, of its size and the digests of its blocks."""
 
     index: int = Field(ge=0, le=15)
     size_bytes: Size

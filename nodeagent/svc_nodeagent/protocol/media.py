@@ -13,9 +13,9 @@ __all__ = ["VmIso"]
 
 
 class VmIso(Wire):
-    """Have this image in the machine's CD-ROM drive, fetched if the cache lacks it, or none: at once where the guest
-    runs with a drive, and in any case from its next start on. `boot`: from then on it boots the CD before its disk.
-    What fails leaves the drive as it was. Result: `Done`."""
+    """Put this image into the machine's CD-ROM drive (it is fetched if the cache lacks it), or empty the drive: at once
+    if the guest runs and has a drive, otherwise at its next start. `boot`: from then on the machine boots the CD before
+    its disk. A failure leaves the drive as it was. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=300.0, since=5)
     op: Literal["vm.iso"] = "vm.iso"

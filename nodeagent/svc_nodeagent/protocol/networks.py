@@ -1,7 +1,7 @@
-"""A machine's network: as the records want it, and as a host was found to have it.
+"""A machine's network: the desired state in the records, and what a host observes.
 
-`NetworkSpec` is complete: addresses, topology, firewall and rate of one machine, which `vm.net.apply` makes the host
-agree with together (specification, "What the service does", 6).
+`NetworkSpec` is complete: addresses, topology, firewall and rate of one machine, which `vm.net.apply` applies together
+(specification, "What the service does", 6).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Period = Annotated[AnyText, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
 
 class GuestAddress(Wire):
     """`interface` is what the guest configures (address and prefix); `network` is what the host routes to the guest and
-    lets it speak from: the address alone (/32), or an IPv6 sub-prefix. On a nat or routed topology the host answers for
-    `gateway` at the guest's tap; on a bridged one somebody outside does."""
+    accepts as its source: the address alone (/32), or an IPv6 sub-prefix. On a nat or routed topology the host answers
+    for `gateway` at the guest's tap; on a bridged one another router does."""
 
     interface: GuestInterface
     network: NetworkAddress
@@ -96,8 +96,8 @@ class FirewallRule(Wire):
 
 
 class Firewall(Wire):
-    """What the machine's security groups come to. Replies to what was let through always pass; then a `drop` rule that
-    matches counts before any `accept`; what no rule matches meets the default of its direction."""
+    """The rules of all security groups of a machine together. Replies to accepted traffic always pass; then a matching
+    `drop` rule takes precedence over any `accept`; traffic that no rule matches gets the default of its direction."""
 
     default_ingress: Action
     default_egress: Action
@@ -117,8 +117,8 @@ class NicSpec(Wire):
 
 
 class NetworkSpec(Wire):
-    """`generation` grows with every change of the record: a host that has applied a later one leaves it. No firewall is
-    no filter but the one against spoofing; `isolated` carries nothing at all, whatever the firewall says."""
+    """`generation` grows with every change of the record: a host that has applied a later one ignores an earlier one.
+    Without `firewall` only spoofing is filtered; `isolated` blocks all traffic, whatever the firewall says."""
 
     nics: Annotated[tuple[NicSpec, ...], Field(max_length=FEW)]
     firewall: Firewall | None = None
@@ -126,7 +126,7 @@ class NetworkSpec(Wire):
     generation: Generation = 0
 
 
-# What the host was found to have
+# Observations of the host
 
 
 class Spoof(StrEnum):
@@ -143,8 +143,9 @@ class Spoof(StrEnum):
 
 
 class ObservedTap(Wire):
-    """A tap named as ours. `vm_id` None: nobody's. `routes`: networks that the host routes to it. `filtered`: what
-    comes from it passes the rules against spoofing first. `dropped`: frames since the tap was made, by reason."""
+    """A tap whose name follows our scheme. `vm_id` None: no machine's. `routes`: networks that the host routes to it.
+    `filtered`: its frames pass the rules against spoofing first. `dropped`: dropped frames since the tap was created,
+    by reason."""
 
     device: Name
     vm_id: UUID | None
@@ -156,8 +157,8 @@ class ObservedTap(Wire):
 
 
 class ObservedNetwork(Wire):
-    """One machine's network on its host. `addresses`: networks that are routed and let through. `differences`: one
-    sentence for each way in which the host differs from the network that was ordered; empty is agreement."""
+    """One machine's network on its host. `addresses`: networks that are routed and let through. `differences`: a
+    sentence for each difference between the host and the ordered network; empty if they match."""
 
     vm_id: UUID
     generation: Generation
@@ -167,15 +168,15 @@ class ObservedNetwork(Wire):
 
 
 class GuestTold(StrEnum):
-    """Whether a running guest has the addresses too: `told` through its agent; `at_boot`: it reads them when it starts
-    next (it is off, or its agent did not answer)."""
+    """Whether the guest has configured the addresses: `told` by its agent; `at_boot`: it reads them at its next start,
+    since it is off or its agent did not answer."""
 
     TOLD = "told"
     AT_BOOT = "at_boot"
 
 
 class TrafficReading(Wire):
-    """Bytes of one machine in one month (UTC), counted at its taps on this host: a floor, never high. They only grow.
+    """Bytes of one machine in one month (UTC), counted at its taps on this host. They are lower bounds, and only grow.
     `resets`: how often the counters restarted (with the guest or the host); `samples`: how often they were read."""
 
     vm_id: UUID

@@ -80,8 +80,8 @@ class VmCreate(Wire):
 
 
 class VmStart(Wire):
-    """Apply the network, then start. It has room for a libvirt that probes QEMU anew at every call: two minutes a
-    start, and several starts queue for it."""
+    """Apply the network, then start. The deadline allows for a libvirt that probes QEMU at every call, which takes two
+    minutes a start, while several starts are queued."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=600.0, yields_to_force_stop=True)
     op: Literal["vm.start"] = "vm.start"
@@ -90,7 +90,7 @@ class VmStart(Wire):
 
 
 class VmShutdown(Wire):
-    """ACPI shutdown; `timed_out` when the guest still runs after `timeout_seconds`: it is left running."""
+    """Shut down by ACPI; `timed_out` if the guest still runs after `timeout_seconds`: it is left running."""
 
     facts: ClassVar[Facts] = Facts(
         Lane.PATIENCE, "domain", task_seconds=GUEST_SHUTDOWN_SECONDS + 30.0, yields_to_force_stop=True
@@ -118,8 +118,8 @@ class VmForceStop(Wire):
 
 
 class VmReset(Wire):
-    """Done again it would cut off a guest that has come up from the first reset. A reboot is repeatable: it is orderly,
-    and interrupted half-way it has left the machine off."""
+    """Reset at once. It is not repeatable: a second reset would interrupt the guest that starts after the first. A
+    reboot is repeatable, since it is orderly, and leaves the machine off if it is interrupted."""
 
     facts: ClassVar[Facts] = Facts(Lane.FORCE, "domain", task_seconds=90.0, repeatable=False, yields_to_force_stop=True)
     op: Literal["vm.reset"] = "vm.reset"
@@ -129,15 +129,14 @@ class VmReset(Wire):
 class VmDelete(Wire):
     """Stop at once, undefine, release the network. Without `destroy_disks` the disks move to the retained folder.
 
-    Its seconds are counted while its node is online: the task itself has no deadline, and waits as long as its node is
-    away."""
+    Its deadline runs only while the node is online: the task itself has none, and waits as long as the node is away."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "delete", task_seconds=600.0)
     op: Literal["vm.delete"] = "vm.delete"
     vm_id: UUID
     destroy_disks: bool
     destroy_volumes: Annotated[tuple[UUID, ...], Field(max_length=16), Since(5)] = ()
-    """Of its volumes, those that go with it; the others stay."""
+    """The volumes that are deleted with it; its other volumes stay."""
 
 
 class VmUpdate(Wire):
@@ -152,7 +151,7 @@ class VmUpdate(Wire):
 
 
 class VmSetPassword(Wire):
-    """Through the guest agent. `password_hash` is SHA-512 crypt."""
+    """Set a password by the guest agent. `password_hash` is SHA-512 crypt."""
 
     facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, "done", task_seconds=60.0)
     op: Literal["vm.set_password"] = "vm.set_password"
@@ -162,7 +161,7 @@ class VmSetPassword(Wire):
 
 
 class VmWindowsReport(Wire):
-    """Has a Windows guest ended its first boot? It is asked through its agent. Result: `WindowsReport`."""
+    """Ask the agent of a Windows guest whether its first boot has ended. Result: `WindowsReport`."""
 
     facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, "windows", recorded=False, since=4)
     op: Literal["vm.windows.report"] = "vm.windows.report"
@@ -170,8 +169,8 @@ class VmWindowsReport(Wire):
 
 
 class VmWindowsPassword(Wire):
-    """Through the guest agent of a Windows, which takes no crypt. It is set again where it was interrupted, so the
-    journal has nothing of it. Result: `Done`."""
+    """Set a password by the guest agent of a Windows, which takes no crypt hash. If it is interrupted it is done again,
+    so that the journal need not hold the password. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, "done", recorded=False, since=4)
     op: Literal["vm.windows.password"] = "vm.windows.password"
@@ -186,7 +185,7 @@ class VmMigrate(Wire):
     everything has arrived, and a failure leaves nothing. `conflict` if the host has a machine with this id. Result:
     `SentDisks`.
 
-    Its seconds are the task's. A stream is opened once, so it is not done again."""
+    Its deadline is that of the task. It is not repeatable, since a stream is opened only once."""
 
     facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "sent", task_seconds=6 * 3600.0, repeatable=False, since=4)
     op: Literal["vm.migrate"] = "vm.migrate"
@@ -201,8 +200,8 @@ class VmMigrate(Wire):
 
 
 class VmSend(Wire):
-    """Send the disks of a machine that is off to the host that takes it in (`VmMigrate`), by the stream of this token.
-    The machine stays as it is. Result: `SentDisks`."""
+    """Send the disks of a machine that is off to its target host (`VmMigrate`), over the stream of this token. The
+    machine stays as it is. Result: `SentDisks`."""
 
     facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "sent", task_seconds=6 * 3600.0, repeatable=False, since=4)
     op: Literal["vm.send"] = "vm.send"
@@ -248,7 +247,7 @@ class VmNetRelease(Wire):
 
 
 class NodeNetProbe(Wire):
-    """What the host actually has of networks of ours."""
+    """Observe the machines' networks on the host."""
 
     facts: ClassVar[Facts] = query("probe")
     op: Literal["node.net.probe"] = "node.net.probe"
@@ -302,7 +301,7 @@ class ConsoleOpen(Wire):
 
 
 class CertificateRenew(Wire):
-    """Renew the certificate ahead of time: done once the agent has set about it (see `Renewal`)."""
+    """Renew the certificate ahead of time; done once the agent has started to (see `Renewal`)."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", recorded=False)
     op: Literal["node.certificate.renew"] = "node.certificate.renew"
@@ -325,9 +324,10 @@ MachineOperation = (
 
 
 class NodeUpgrade(Wire):
-    """Be of this release: fetch its wheel by `stream_token`, install it, and start it. The release that then runs
-    answers: the new one once the controller has welcomed it, or the old one after `trial_seconds` without. `signature`
-    is of `statement`, by the controller's authority (ECDSA with SHA-256, base64). `order` tells attempts apart."""
+    """Upgrade the agent: fetch the wheel of this release by `stream_token`, install it, and start it. The result comes
+    from the release that runs then: the new one once the controller has welcomed it, or the old one if that has not
+    happened within `trial_seconds`. `signature` is of `statement`, by the controller's authority (ECDSA with SHA-256,
+    base64). `order` tells attempts apart."""
 
     facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "done", task_seconds=1800.0, since=4)
     op: Literal["node.upgrade"] = "node.upgrade"
@@ -376,4 +376,4 @@ NodeOperation = Annotated[
 FACTS: Final[dict[str, Facts]] = {
     operation.model_fields["op"].default: operation.facts for operation in get_args(get_args(NodeOperation)[0])
 }
-"""By the operation's name, which is also the name of its task."""
+"""The facts of each operation, by its name, which is also the name of its task."""

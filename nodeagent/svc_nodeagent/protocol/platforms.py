@@ -40,4 +40,4 @@ class Platform(Wire):
 
 
 PLAIN: Final = Platform()
-"""A BIOS and nothing else: every machine's platform before there was a choice."""
+"""A BIOS and no TPM: the platform of every machine that was created before there was a choice."""

@@ -29,10 +29,10 @@ class MachineSize(Wire):
 
 
 class VmResize(Wire):
-    """Give the machine these sizes, and disk 0 at least `disk_gib`: it grows at once where the guest runs, and never
-    shrinks. Processors and memory need `restart`: shut the guest down in order, and start it again, unless it runs with
-    them already. `timed_out` leaves it running, and whatever fails leaves the machine with the sizes of `before`, which
-    a repeat after an interruption could not find out."""
+    """Give the machine these sizes, and disk 0 at least `disk_gib`: it grows at once, even while the guest runs, and
+    never shrinks. New processors and memory need `restart`: the guest is shut down gracefully and started again, unless
+    it runs with them already. `timed_out` leaves it running, and any failure leaves the machine with the sizes
+    `before`; these are passed because a repeat after an interruption could not find them out."""
 
     facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, since=4)
     op: Literal["vm.resize"] = "vm.resize"
@@ -46,10 +46,10 @@ class VmResize(Wire):
 
 
 class VmCpuSet(Wire):
-    """Rewrite the processor in the stored definition, and nothing else of it: a guest that runs keeps its own until it
-    is stopped and started. `restart`: shut it down in order first, and start it after; `timed_out` leaves it running
-    and its definition as it was. `before` is the mode of the definition, to which a failure goes back, which a repeat
-    after an interruption could not find out."""
+    """Rewrite only the processor in the stored definition: a running guest keeps its processor until it is stopped and
+    started. `restart`: shut it down gracefully first, and start it afterwards; `timed_out` leaves it running and its
+    definition as it was. `before`: the mode that a failure restores; it is passed because a repeat after an
+    interruption could not find it out."""
 
     facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=CPU_RESTART_SECONDS + 600.0, since=4)
     op: Literal["vm.cpu.set"] = "vm.cpu.set"
@@ -61,14 +61,13 @@ class VmCpuSet(Wire):
 
 
 class VmReinstall(Wire):
-    """Make disk 0 anew from an image, and with it what firmware and TPM keep, and start its first boot. The guest runs
-    on until the new disk is ready; a failure leaves it as it was, and success means that the machine is the new system,
-    started or not.
-    `seed.instance_id` tells one reinstallation from another. `iso` takes the place of what is in the CD-ROM drive, and
-    is booted after the disk.
+    """Create disk 0 anew from an image, reset the state of firmware and TPM, and start the first boot. The guest keeps
+    running until the new disk is ready; a failure leaves it as it was, and success means that the machine has the new
+    system, started or not. `seed.instance_id` distinguishes reinstallations. `iso` replaces the content of the CD-ROM
+    drive, and is booted after the disk.
 
-    Its seconds are of one attempt. The task itself has no deadline: only the host knows which system the machine is, so
-    it is asked again until it has given its word."""
+    The deadline is that of one attempt. The task itself has none: only the host knows which system the machine has, so
+    it is asked until it answers."""
 
     facts: ClassVar[Facts] = Facts(Lane.CREATIONS, "domain", task_seconds=1800.0, since=4)
     op: Literal["vm.reinstall"] = "vm.reinstall"

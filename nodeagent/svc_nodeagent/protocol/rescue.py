@@ -18,11 +18,11 @@ _FACTS = Facts(Lane.PATIENCE, "domain", task_seconds=900.0, yields_to_force_stop
 
 
 class VmRescue(Wire):
-    """Have the machine boot the rescue system, now and at every start until `VmRescueEnd`: `system` is fetched, a guest
-    that runs is shut down in order, or stopped at once where that is forced, and the rescue is started. `timed_out`
-    leaves the guest running. What fails leaves the machine as it was; `runs` says whether it ran then, which a repeat
-    after an interruption could not find out. `instance_id` tells one rescue from another. Root signs in by the password
-    of `password_hash` (SHA-512 crypt) or one of the keys. Result: `DomainResult`."""
+    """Have the machine boot the rescue system, now and at every start until `VmRescueEnd`: `system` is fetched, a
+    running guest is shut down gracefully, or stopped at once with `force`, and the rescue system is started.
+    `timed_out` leaves the guest running. A failure leaves the machine as it was; `runs` says whether it ran, since a
+    repeat after an interruption could not find that out. `instance_id` distinguishes rescues. Root signs in with the
+    password of `password_hash` (SHA-512 crypt) or one of the keys. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = _FACTS
     op: Literal["vm.rescue"] = "vm.rescue"
@@ -38,8 +38,8 @@ class VmRescue(Wire):
 
 
 class VmRescueEnd(Wire):
-    """Have the machine boot its own disk again, now and from now on; otherwise as `VmRescue`. What fails leaves it in
-    rescue. One that is in none is started. Result: `DomainResult`."""
+    """Have the machine boot its own disk again, now and at every start; otherwise as `VmRescue`. A failure leaves it in
+    rescue. A machine that is not in rescue is started. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = _FACTS
     op: Literal["vm.rescue_end"] = "vm.rescue_end"

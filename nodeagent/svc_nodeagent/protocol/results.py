@@ -37,13 +37,13 @@ from svc_nodeagent.protocol.volumes import KeptDisk, ObservedVolume
 
 
 class Done(Wire):
-    """Nothing to tell beyond success."""
+    """Success without further results."""
 
     kind: Literal["done"] = "done"
 
 
 class DomainResult(Wire):
-    """What the host said of the domain once the operation had ended."""
+    """The state of the domain on the host after the operation."""
 
     kind: Literal["domain"] = "domain"
     vm_id: UUID
@@ -74,11 +74,11 @@ class WindowsReport(Wire):
 
 
 class BackupResult(Wire):
-    """A complete copy. `frozen`: the guest's agent held its file systems still for the moment that it is of; without,
-    it is what the disks held at that moment, as after a power cut. `forgotten` are no longer at the target.
-    `stored_bytes`: what of it the target did not have, before it was compressed. `lost`: the target has lost data that
-    earlier copies need and that is nowhere else. `state`: the SHA-256 of what firmware and TPM keep, or `none` where
-    the copy has no such thing; agents of before do not say."""
+    """A complete copy. `frozen`: the guest's file systems were frozen while the snapshot was taken; otherwise it is as
+    after a power cut. `forgotten`: copies that are no longer at the target. `stored_bytes`: the data that the target
+    lacked, before compression. `lost`: the target has lost data that earlier copies need and that exists nowhere else.
+    `state`: the SHA-256 of the state of firmware and TPM, `none` if the copy has no such state; None from older agents.
+    """
 
     kind: Literal["backup"] = "backup"
     vm_id: UUID
@@ -92,7 +92,7 @@ class BackupResult(Wire):
 
 
 class SnapshotResult(Wire):
-    """`frozen`: as of `BackupResult`."""
+    """`frozen`: as in `BackupResult`."""
 
     kind: Literal["snapshot"] = "snapshot"
     vm_id: UUID
@@ -101,8 +101,8 @@ class SnapshotResult(Wire):
 
 
 class SentDisks(Wire):
-    """The disks of a machine that moves, as one host has sent them or the other has them now. `size_bytes` is the
-    file's; `digest` is of the stream, and both hosts have to say the same."""
+    """The disks of a machine that moves, as the source has sent or the target has received them. `size_bytes` is that
+    of the file; `digest` is that of the stream and must be the same on both hosts."""
 
     kind: Literal["sent"] = "sent"
     vm_id: UUID
@@ -138,7 +138,7 @@ class MachineResult(Wire):
 
 
 class MetricPoint(Wire):
-    """`memory_used_mib` is None where the guest does not tell."""
+    """`memory_used_mib` is None if the guest does not report it."""
 
     at: Moment
     cpu_percent: Rate
@@ -159,7 +159,7 @@ class MetricsResult(Wire):
 
 
 class NetworkResult(Wire):
-    """`generation`: what the host has now. `told`: whether the guest has it too."""
+    """`generation`: that of the network that the host has applied. `told`: whether the guest has configured it."""
 
     kind: Literal["network"] = "network"
     vm_id: UUID
@@ -168,8 +168,8 @@ class NetworkResult(Wire):
 
 
 class ProbeResult(Wire):
-    """`taps` are all that are named as ours; `machines` those that the agent has a record of. `ruleset_digest` is of
-    what nft lists of our tables, without counters."""
+    """`taps`: all whose name follows our scheme; `machines`: those that the agent has a record of. `ruleset_digest`:
+    digest of our tables as nft lists them, without counters."""
 
     kind: Literal["probe"] = "probe"
     taps: Annotated[tuple[ObservedTap, ...], Field(max_length=MANY)]
@@ -178,7 +178,7 @@ class ProbeResult(Wire):
 
 
 class TrafficResult(Wire):
-    """`ledger_id` changes when the agent had to create its ledger anew: then readings start at zero again."""
+    """`ledger_id` changes if the agent had to create a new ledger: readings then start at zero."""
 
     kind: Literal["traffic"] = "traffic"
     ledger_id: UUID
@@ -186,7 +186,8 @@ class TrafficResult(Wire):
 
 
 class ObservedDomain(Wire):
-    """A hypervisor domain on the node. `vm_id` is None for one that is not ours. `rescue`: whether it is in one."""
+    """A hypervisor domain on the node. `vm_id` is None for one that is not ours. `rescue`: whether the machine is in
+    rescue."""
 
     uuid: UUID
     name: Name
@@ -207,7 +208,7 @@ class CachedImage(Wire):
 
 
 class Capacity(Wire):
-    """What the host has, and what running guests use now."""
+    """The host's resources, and how much of them is free now."""
 
     cpus: Count
     memory_mib: Mebibytes
@@ -218,10 +219,11 @@ class Capacity(Wire):
 
 
 class NodeFacts(Wire):
-    """`network_features`: of nat, routed, bridged, ipv6, rate, vlan and bridge-conntrack, what this host can carry;
-    `network_lacks` says of each other one why not, and of `gateway:ADDRESS` why no nat or routed pool has this gateway
-    here. `host_addresses`: the host's own, with their prefixes, without those on guests' taps. `platform_features`: of
-    uefi, uefi_secure and tpm, what machines here can have; `platform_lacks` says of each other one why not."""
+    """`network_features`: those of nat, routed, bridged, ipv6, rate, vlan and bridge-conntrack that this host supports;
+    `network_lacks` says for each other one why not, and for `gateway:ADDRESS` why no nat or routed pool can have this
+    gateway here. `host_addresses`: the host's own, with their prefixes, without those on guests' taps.
+    `platform_features`: those of uefi, uefi_secure and tpm that machines here can have; `platform_lacks` says for each
+    other one why not."""
 
     hostname: Name
     host_uuid: UUID
@@ -248,7 +250,7 @@ class InventoryResult(Wire):
     images: Annotated[tuple[CachedImage, ...], Field(max_length=MANY)]
     retained_disks: Annotated[tuple[Name, ...], Field(max_length=MANY)] = ()
     volumes: Annotated[tuple[ObservedVolume, ...] | None, Field(max_length=MANY), Since(5)] = None
-    """None of an agent that knows none."""
+    """None from an agent that does not know volumes."""
     kept_disks: Annotated[tuple[KeptDisk, ...], Field(max_length=MANY), Since(5)] = ()
 
 

@@ -12,8 +12,8 @@ __all__ = ["SnapshotOperation", "VmSnapshotDelete", "VmSnapshotRestore", "VmSnap
 
 
 class VmSnapshotTake(Wire):
-    """Keep what the disks hold at one moment, with the guest's file systems held still where its agent answers. What
-    an attempt before has left under this id is of another moment and goes first. Result: `SnapshotResult`."""
+    """Take a snapshot of the disks, with the guest's file systems frozen if its agent answers. Remains of an earlier
+    attempt with this id are removed first, since they are from another time. Result: `SnapshotResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "snapshot", task_seconds=900.0, yields_to_force_stop=True, since=5)
     op: Literal["vm.snapshot.take"] = "vm.snapshot.take"
@@ -22,8 +22,8 @@ class VmSnapshotTake(Wire):
 
 
 class VmSnapshotRestore(Wire):
-    """Make the disks of a machine that is off what they were in a snapshot, which stays. A disk that was smaller then
-    keeps its size. Result: `DomainResult`."""
+    """Restore the disks of a machine that is off from a snapshot, which stays. A disk that was smaller then keeps its
+    present size. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=1800.0, since=5)
     op: Literal["vm.snapshot.restore"] = "vm.snapshot.restore"

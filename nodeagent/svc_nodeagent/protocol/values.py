@@ -14,8 +14,8 @@ AGENT_PATH = "/agent"
 STREAM_ALPN = "svc-stream/1"
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
-# Limits of a frame's parts. A peer's texts end in records, logs and audit rows, so each has a bound far below a
-# frame's.
+# Limits of a frame's parts. A peer's texts are stored in records, logs and audit rows, so each has a limit far below
+# that of a frame.
 MOST_TEXT = 4_096
 """Characters of a sentence for people; longer ones are cut."""
 MANY = 20_000
@@ -79,8 +79,8 @@ def _a_moment(said: datetime) -> datetime:
 
 
 Moment = Annotated[datetime, AfterValidator(_a_moment)]
-"""From a clock that may be wrong: without a zone it is UTC, and it is clamped to where calculations with it are
-safe."""
+"""A time from a clock that may be wrong. Without a zone it is UTC; it is clamped to the range in which calculations
+with it are safe."""
 
 
 def _an_address(text: str) -> str:
@@ -93,14 +93,15 @@ Address = Annotated[AnyText, Field(max_length=64), AfterValidator(_an_address)]
 
 
 class Wire(BaseModel):
-    """What a peer says ends in records, so a figure that none could hold is no frame, and a character that none could
-    hold is replaced. So every text of a frame is an `AnyText`, and every number has two ends."""
+    """Base of frames and operations. What a peer sends is stored in records: a number that no column can hold is
+    refused, and a character that the database cannot store is replaced. So every text is an `AnyText`, and every number
+    has an upper and a lower bound."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DomainState(StrEnum):
-    """What the host says of a guest. `absent`: the host has no such domain."""
+    """The state of a guest on its host. `absent`: the host has no such domain."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -111,14 +112,14 @@ class DomainState(StrEnum):
 
 
 class StateCause(StrEnum):
-    """Why a guest is off or paused, where its host knows. A host that was started again knows of none."""
+    """Why a guest is off or paused, if its host knows. A host that was rebooted does not."""
 
     GUEST = "guest"
     """The guest shut down, by itself or on request."""
     FORCED = "forced"
     """Somebody on the host stopped it."""
     IO_ERROR = "io_error"
-    """Paused: a write to its disk failed, for want of space on the host as a rule."""
+    """The guest is paused because a write to its disk failed, usually because the host's disk is full."""
 
 
 class Topology(StrEnum):

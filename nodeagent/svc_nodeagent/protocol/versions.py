@@ -39,14 +39,14 @@ class Since:
 
 @dataclass(frozen=True)
 class Versions:
-    """From `oldest` to `newest`, both included."""
+    """The versions from `oldest` to `newest`, both included."""
 
     oldest: int
     newest: int
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As websocket subprotocols, the newest first."""
+        """The versions as websocket subprotocols, the newest first."""
         return tuple(name_of(version) for version in range(self.newest, self.oldest - 1, -1))
 
     def agree(self, offered: Iterable[int]) -> int | None:
@@ -85,7 +85,8 @@ def needed(operation: BaseModel) -> int:
 
 
 def _newer_fields(value: object, version: int) -> dict[Any, Any]:
-    """In the form of pydantic's `exclude`: by name, and by position in a sequence."""
+    """The fields that a peer of `version` does not know, in the form of pydantic's `exclude`: by name, and by position
+    in a sequence."""
     found: dict[Any, Any] = {}
     for key, field, part in _parts(value):
         if field is not None and _since(field) > version:

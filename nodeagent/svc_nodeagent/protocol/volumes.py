@@ -35,7 +35,8 @@ UNPLUG_SECONDS: Final = 60.0
 
 
 def volume_serial(volume_id: UUID) -> str:
-    """The guest's name for it, as /dev/disk/by-id/virtio-<serial>: virtio has room for 20 characters."""
+    """The serial number of a volume: the guest finds it as /dev/disk/by-id/virtio-<serial>. virtio has room for 20
+    characters."""
     return volume_id.hex[:20]
 
 
@@ -72,8 +73,8 @@ class VolumeDetach(Wire):
 
 
 class VolumeGrow(Wire):
-    """One that is as large already stays as it is. `vm_id`: the machine that it is attached to; its guest is
-    notified if it runs. Result: `Done`."""
+    """Grow a volume; one that is as large already stays as it is. `vm_id`: the machine to which it is attached; a
+    running guest is notified. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=3600.0, since=5)
     op: Literal["volume.grow"] = "volume.grow"
@@ -84,7 +85,7 @@ class VolumeGrow(Wire):
 
 
 class VolumeDelete(Wire):
-    """Refused while a machine has it; one that is not there is success. Result: `Done`."""
+    """Delete a volume. Refused while a machine has it; a missing volume is success. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=600.0, since=5)
     op: Literal["volume.delete"] = "volume.delete"
@@ -96,8 +97,8 @@ VolumeOperation = VolumeCreate | VolumeAttach | VolumeDetach | VolumeGrow | Volu
 
 
 class ObservedVolume(Wire):
-    """A volume's file on a node, of no size where only the machine that has it knows of it. `vm_id` and `index`: the
-    machine that has it, and which of its disks it is; both or neither."""
+    """A volume on a node. `size_bytes` is 0 if its file is missing, and only the machine's record names it. `vm_id` and
+    `index`: the machine to which it is attached, and as which disk; both or neither."""
 
     volume_id: UUID
     vm_id: UUID | None

@@ -157,7 +157,7 @@ async def accept_agent(
         # any release can read.
         if request.path != AGENT_PATH:
             await request.reject(404)
-            raise AgentGone(f"it asked for {request.path!r}")
+            raise AgentGone(f"it requested {request.path!r} instead of {AGENT_PATH}")
         offered = offered_by(request.proposed_subprotocols)
         version = versions.agree(offered)
         if version is None:

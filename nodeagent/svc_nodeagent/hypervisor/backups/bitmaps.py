@@ -3,8 +3,8 @@
 Invariants: a bitmap is in the memory of the guest's QEMU and on no disk, so it ends with that process, which holds the
 disk's lock as long as it lives. Anything else that writes the disk (a restoration, a snapshot put back, another node,
 qemu-img) can do so only after that process, and so the bitmap, has ended; a disk without its bitmap is read as a whole.
-A bitmap is started before the moment of one copy, and read after the moment of the next copy: it has every block that
-differs between these two moments, and some more.
+A bitmap is started before the snapshot of one copy, and read after the snapshot of the next copy: it has every block
+that differs between these two, and some more.
 
 Rejected: libvirt's checkpoints and persistent bitmaps. They are in the disk's file and outlive the process, so what is
 written while no guest runs (a snapshot put back, qemu-img) would be missed. The price is one whole read after each

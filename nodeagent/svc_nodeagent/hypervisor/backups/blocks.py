@@ -33,7 +33,7 @@ class Digests:
         self.size = size
         self.known = bytearray(known if known is not None else bytes(_DIGEST_BYTES * blocks_of(size)))
         if len(self.known) != _DIGEST_BYTES * blocks_of(size):
-            raise ValueError("not the digests of a disk of this size")
+            raise ValueError(f"{len(self.known)} bytes are not the digests of a disk of {size} bytes")
 
     @classmethod
     def of_zeros(cls, size: int) -> Digests:

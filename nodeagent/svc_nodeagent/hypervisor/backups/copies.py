@@ -105,7 +105,7 @@ class MachineBackups:
         record = await self._record(vm_id)
         await store.prepare()
         # After a crash of the agent the order is repeated under the same copy's id. The first run may have stored some
-        # disks as of another moment than this run reads, and the disks of a copy must be of the same moment. So the
+        # disks from another snapshot than this run reads, and all disks of a copy must be from one snapshot. So the
         # stored disks are removed.
         there = await store.listing()
         if there.of(copy_id):

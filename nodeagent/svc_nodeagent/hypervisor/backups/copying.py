@@ -1,12 +1,12 @@
 """Read the disks of a machine into its store. If its guest runs, the disks are first read live, while the guest writes;
-then the blocks that it wrote meanwhile are read as of one moment. The whole copy is as of this moment.
+then the blocks that it wrote meanwhile are read from a snapshot. The whole copy has the content of this snapshot.
 
-As long as the disks are shown as of the moment, the guest is slowed down: QEMU has to save each block before the guest
-overwrites it. So little is left to read by then; it is put aside in a file as fast as the disk delivers, and goes to
-the store afterwards. During the live reading, the backup rests while the guest uses its disk (`pace`); during the
-reading as of the moment it never rests, since the guest is slowed down until that ends.
+While the snapshot exists, the guest is slowed down: QEMU has to save each block before the guest overwrites it. So it
+is taken when little is left to read; this is put aside in a file as fast as the disk delivers, and goes to the store
+afterwards. During the live reading, the backup rests while the guest uses its disk (`pace`); while it reads the
+snapshot it never rests, since the guest is slowed down until that ends.
 
-Rejected: the moment at the start of the backup. QEMU had to save blocks until the target had taken everything: a
+Rejected: the snapshot at the start of the backup. QEMU had to save blocks until the target had taken everything: a
 program that wrote past the guest's cache had 0.2 to 0.5 of its usual throughput left, and reading and restic took a
 third to a half of its reads. A faster disk for the scratch file helps with less than half of that.
 """
@@ -102,9 +102,9 @@ class DiskCopy:
             if await self._guests.state(self._record.vm_id) in (DomainState.RUNNING, DomainState.PAUSED):
                 await self._read_running(copied, marks, streams)
             else:
-                async with self._moment({}, copied) as moment:
+                async with self._snapshot({}, copied) as snapshot:
                     for disk in self._record.disks:
-                        await self._read(moment, disk.index, streams, self._to_stream)
+                        await self._read(snapshot, disk.index, streams, self._to_stream)
             # The streams are ended here and not by the stack: there is a fault point after each, and `added` is known
             # only after the end.
             for index, end in reversed(self._ends):
@@ -125,8 +125,7 @@ class DiskCopy:
                 for index in live.exports:
                     await self._read(live, index, streams, paced)
             if not live.exports:
-                # QEMU records no writes, so further rounds would not help: everything is read while the disks are
-                # frozen in one moment.
+                # QEMU records no writes, so further rounds would not help: everything is read from the snapshot.
                 break
             marks, before = live.marks, left
             left = await self._unread(marks)
@@ -137,24 +136,24 @@ class DiskCopy:
         # disk.
         folder = self._folders.machine(self._record.vm_id)
         if left is None or left > (await in_thread(shutil.disk_usage, folder)).free // _ROOM_ASIDE:
-            async with self._moment(marks, copied, keep) as moment:
+            async with self._snapshot(marks, copied, keep) as snapshot:
                 for disk in self._record.disks:
-                    await self._read(moment, disk.index, streams, self._to_stream)
+                    await self._read(snapshot, disk.index, streams, self._to_stream)
             return
         with tempfile.TemporaryFile(dir=folder) as file:
             aside = _Aside(file)
-            async with self._moment(marks, copied, keep) as moment:
+            async with self._snapshot(marks, copied, keep) as snapshot:
                 for disk in self._record.disks:
-                    await self._read(moment, disk.index, streams, aside)
+                    await self._read(snapshot, disk.index, streams, aside)
             await aside.feed(self._to_stream)
 
     @asynccontextmanager
-    async def _moment(
+    async def _snapshot(
         self, marks: Mapping[int, str], copied: CopyResult, keep: frozenset[str] = frozenset()
     ) -> AsyncIterator[DiskSnapshot]:
-        async with open_disk_snapshot(self._record, self._guests, self._folders, marks, keep) as moment:
-            copied.frozen, copied.marks = moment.frozen, moment.marks
-            yield moment
+        async with open_disk_snapshot(self._record, self._guests, self._folders, marks, keep) as snapshot:
+            copied.frozen, copied.marks = snapshot.frozen, snapshot.marks
+            yield snapshot
             if self._record.platform != PLAIN:
                 # Firmware and TPM seldom change. They are read within this block, while the snapshot exists, and need
                 # no snapshot of their own.
@@ -228,7 +227,7 @@ class _Paced:
 
 
 class _Aside:
-    """Blocks that are put aside in a file until the moment is over."""
+    """Blocks that are put aside in a file while the snapshot exists."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,5 +1,5 @@
-"""A running guest's disks as they are now, while it keeps writing: most of a backup is read this way. It does not slow
-the guest's writes down, and the blocks read are not of one moment. What the guest writes meanwhile is recorded
+"""A running guest's disks, read while it keeps writing: most of a backup is read this way. It does not slow the guest's
+writes down, but the blocks were not all on the disk at the same time. What the guest writes meanwhile is recorded
 (`bitmaps`) and read again.
 
 The server of the disks ends with the block. If the agent dies before, `end_job` ends the server, as it ends a backup

@@ -1,9 +1,9 @@
-"""A machine's disks as they were in one moment, each as an NBD export on a Unix socket, while its guest keeps running.
+"""A snapshot of a machine's disks, each as an NBD export on a Unix socket, while its guest keeps running.
 
 A running guest: libvirt's backup job. QEMU saves what the guest overwrites from then on in a scratch file, and shows
-the disks as they were. If the guest's agent answers, its file systems are frozen for that moment. QEMU says what was
-written since an earlier moment (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps the guest
-from starting meanwhile; what was written since is not known.
+the disks as they were. If the guest's agent answers, its file systems are frozen while the snapshot is taken. QEMU says
+what was written since an earlier snapshot (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps
+the guest from starting meanwhile; what was written since is not known.
 
 The exports and the job are gone when the block ends. If the agent dies before, the next agent ends the job (`end_job`)
 and lets the guest write again (`freezing.thaw`).
@@ -66,16 +66,16 @@ class DiskSnapshot:
 async def open_disk_snapshot(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str] = ()
 ) -> AsyncIterator[DiskSnapshot]:
-    """The disks, to be read for the length of the block. `since`: the marks of an earlier moment, by the disk's index;
-    `keep`: further marks that must stay. Raises `HostError`, also if the disks cannot be shown."""
+    """The disks, to be read for the length of the block. `since`: the marks of an earlier snapshot, by the disk's
+    index; `keep`: further marks that must stay. Raises `HostError`, also if the disks cannot be shown."""
     state = await guests.state(record.vm_id)
     async with socket_folder(record.vm_id) as sockets:
         if state in (DomainState.RUNNING, DomainState.PAUSED):
             opened = _of_running(record, guests, folders, sockets, since, keep)
         else:
             opened = _of_stopped(record, folders, sockets)
-        async with opened as moment:
-            yield moment
+        async with opened as snapshot:
+            yield snapshot
 
 
 @asynccontextmanager

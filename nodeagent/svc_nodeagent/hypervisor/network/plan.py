@@ -231,7 +231,10 @@ def _tap(vm_id: UUID, nic: NicSpec, network: NetworkSpec, naming: Naming, uplink
         )
     nat = {address.topology for address in nic.addresses if address.network.version == 6}
     if len(nat) > 1:
-        raise HostError(FailureCode.UNSUPPORTED, f"NIC {nic.mac} has IPv6 networks behind nat and routed ones.")
+        raise HostError(
+            FailureCode.UNSUPPORTED,
+            f"NIC {nic.mac} has both routed IPv6 networks and IPv6 networks behind NAT.",
+        )
     return TapPlan(
         device=naming.tap(nic.nic_id),
         vm_id=vm_id,
