@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,13 @@ _MOST_NAMED: Final = 20
 _LONGEST_PATH: Final = 300
 """Characters of a path in a message."""
 _FOLDERS: Final = ("public", "private")
+_ASSET: Final = re.compile(
+    r".+\.(?:html?|css|m?js|map|json|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf|otf|eot|mp[34]|webm|ogg|pdf|zip)",
+    re.IGNORECASE,
+)
+"""What the web server itself answers with, and so has to read. Scripts are read by the site's own account, and a
+configuration file that nobody else can read is as it should be."""
+_READABLE, _REACHABLE = 0o044, 0o011
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class _Seen:
     gid: int
     mode: int
     links: int
+    served: bool = False
+    """Whether the web server has to read it, or to reach what is in it."""
 
     @property
     def is_folder(self) -> bool:
@@ -140,8 +150,10 @@ def _words(seen: _Seen, uid: int) -> str | None:
         return f"belongs to {seen.uid}:{seen.gid}, not to {uid}:{uid}"
     if seen.is_file and mode & (stat.S_ISUID | stat.S_ISGID):
         return f"has the mode {mode:04o}: who runs it would be somebody else"
-    if _mode(seen) != mode:
+    if _mode(replace(seen, served=False)) != mode:
         return f"has the mode {mode:04o}: its owner may not read it"
+    if _mode(seen) != mode:
+        return f"has the mode {mode:04o}: the web server may not read it, so visitors get an error"
     return None
 
 
@@ -150,14 +162,14 @@ def _foreign_link(seen: _Seen, uid: int) -> bool:
 
 
 def _mode(seen: _Seen) -> int:
-    """The mode that it should have: its own, if its owner can read it."""
+    """The mode that it should have: its own, if its owner and, of what is served, the web server can read it."""
     mode = stat.S_IMODE(seen.mode)
     if seen.is_folder:
-        return mode if mode & 0o500 == 0o500 else 0o755
+        return (mode if mode & 0o500 == 0o500 else 0o755) | (_REACHABLE if seen.served else 0)
     if not seen.is_file:
         return mode
     mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    return mode if mode & 0o400 else 0o644
+    return (mode if mode & 0o400 else 0o644) | (_READABLE if seen.served else 0)
 
 
 def _below(home: Path) -> Iterator[_Seen]:
@@ -185,7 +197,8 @@ def _inside(folder: int, path: str, depth: int) -> Iterator[_Seen]:
             try:
                 there = os.fstat(descriptor)
                 shown = f"{path}/{_printable(name)}"
-                seen = _Seen(descriptor, shown, there.st_uid, there.st_gid, there.st_mode, there.st_nlink)
+                served = shown.startswith("public/") and _is_served(descriptor, name, there.st_mode)
+                seen = _Seen(descriptor, shown, there.st_uid, there.st_gid, there.st_mode, there.st_nlink, served)
                 yield seen
                 if seen.is_folder and depth < _DEEPEST:
                     yield from _inside(_open_folder(descriptor, "."), shown, depth + 1)
@@ -193,6 +206,21 @@ def _inside(folder: int, path: str, depth: int) -> Iterator[_Seen]:
                 os.close(descriptor)
     finally:
         os.close(folder)
+
+
+def _is_served(descriptor: int, name: str, mode: int) -> bool:
+    """A folder that has files for visitors is served, unless it has an .htaccess file: Nextcloud closes its data by
+    both, and refuses to work when others can enter."""
+    if stat.S_ISREG(mode):
+        return _ASSET.fullmatch(name) is not None
+    if not stat.S_ISDIR(mode) or mode & 0o001 or name.startswith("."):
+        return False
+    folder = _open_folder(descriptor, ".")
+    try:
+        names = os.listdir(folder)
+    finally:
+        os.close(folder)
+    return ".htaccess" not in names and any(_ASSET.fullmatch(each) for each in names)
 
 
 def _open_folder(parent: int | None, path: str | Path) -> int:

@@ -49,6 +49,31 @@ def test_of_a_healthy_site_nothing_is_said_and_nothing_changed(home: Path) -> No
     assert {path: path.stat().st_ctime_ns for path in home.rglob("*")} == before
 
 
+def test_what_visitors_ask_for_is_read_by_the_web_server(home: Path) -> None:
+    """An archive that was made with a umask of 077 unpacks so."""
+    (home / "public/imgs").mkdir()
+    (home / "public/data").mkdir()
+    for name in ("index.html", "imgs/a.png", "wp/wp-config.php", ".env", "data/.htaccess", "data/index.html"):
+        (home / "public" / name).write_text("x")
+        (home / "public" / name).chmod(0o600)
+        os.chown(home / "public" / name, UID, UID)
+    for folder in ("imgs", "data"):
+        os.chown(home / "public" / folder, UID, UID)
+        (home / "public" / folder).chmod(0o700)
+    (home / "public/data/index.html").chmod(0o644)
+
+    found = words(home)
+    repair_rights(home, UID)
+
+    assert [line.partition(" ")[0] for line in found] == ["public/imgs", "public/imgs/a.png", "public/index.html"]
+    assert all("the web server may not read it" in line for line in found)
+    assert words(home) == []
+    modes = {name: (home / "public" / name).stat().st_mode & 0o777 for name in ("imgs", "imgs/a.png", "index.html")}
+    assert modes == {"imgs": 0o711, "imgs/a.png": 0o644, "index.html": 0o644}
+    kept = {name: (home / "public" / name).stat().st_mode & 0o777 for name in ("data", "wp/wp-config.php", ".env")}
+    assert kept == {"data": 0o700, "wp/wp-config.php": 0o600, ".env": 0o600}
+
+
 def not_here(*_: object) -> list[WrongRights]:
     raise AssertionError("the core went over the files itself")
 

@@ -23,6 +23,7 @@ from typing import BinaryIO, Final, Protocol
 
 from svc_webhost.confined.protocol import Failed, FileError
 from svc_webhost.confined.tree import BLOCK
+from svc_webhost.confined.zip_names import names_of
 
 MAX_ENTRIES: Final = 250_000
 MAX_BYTES: Final = 64 << 30
@@ -117,16 +118,45 @@ def members(archive: BinaryIO) -> Iterator[Member]:
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         yield from _zip_members(archive, budget)
     elif start.startswith(b"\x1f\x8b"):
-        yield from tar_members(gzip.GzipFile(fileobj=archive, mode="rb"), budget)
+        yield from tar_members(_Gzip(gzip.GzipFile(fileobj=archive, mode="rb")), budget)
     elif start.startswith(b"BZh"):
         yield from tar_members(bz2.BZ2File(archive), budget)
     elif start.startswith(b"\xfd7zXZ\x00"):
         with lzma.LZMAFile(archive) as unpacked:
             yield from tar_members(unpacked, budget)
-    elif start[257:262] == b"ustar":
+    elif is_tar(start):
         yield from tar_members(archive, budget)
     else:
         raise FileError(Failed.INVALID, "This is not a supported archive: zip, tar, tar.gz, tar.bz2 and tar.xz are.")
+
+
+def is_tar(start: bytes) -> bool:
+    """Whether a tar archive starts so. One of Unix version 7 names itself nowhere: its header is right by its sum."""
+    if start[257:262] == b"ustar":
+        return True
+    try:
+        return bool(tarfile.TarInfo.frombuf(start[:_TAR_BLOCK], "utf-8", "surrogateescape").name)
+    except (*_BROKEN, tarfile.HeaderError):
+        return False
+
+
+class _Gzip:
+    """Without what follows the compressed data and is not compressed, as gzip(1) reads it: a signature, say."""
+
+    def __init__(self, file: gzip.GzipFile) -> None:
+        self._file = file
+        self._has_read = False
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            found = self._file.read(size)
+        except gzip.BadGzipFile as error:
+            # Of a wrong checksum the message is another one.
+            if self._has_read and str(error).startswith("Not a gzipped file"):
+                return b""
+            raise
+        self._has_read = True
+        return found
 
 
 def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
@@ -135,14 +165,15 @@ def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
         infos = opened.infolist()
         for _ in infos:
             budget.entry()
-        for info in infos:
+        for info, name in zip(infos, names_of(infos), strict=True):
+            if name is None:
+                continue
             mode = info.external_attr >> 16 if info.create_system == 3 else 0
-            name = os.fsencode(info.filename)
             modified = _zip_time(info)
             if stat.S_ISLNK(mode):
                 target = b"".join(_zip_content(opened, info, budget, most=MAX_TARGET))
                 yield Member(name, Kind.LINK, 0o777, modified, target=target)
-            elif info.is_dir():
+            elif name.endswith(b"/"):
                 yield Member(name, Kind.FOLDER, mode & 0o777 or 0o755, modified)
             elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
                 raise _special(name)

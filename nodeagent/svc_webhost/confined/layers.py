@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import BinaryIO, Final
 
-from svc_webhost.confined.archive_formats import Budget, Kind, Member, Stream, members, tar_members
+from svc_webhost.confined.archive_formats import Budget, Kind, Member, Stream, is_tar, members, tar_members
 from svc_webhost.confined.protocol import Failed, FileError
 
 _INPUT: Final = 1 << 18
@@ -237,7 +237,7 @@ def entries(archive: BinaryIO, budget: Budget, nested: Callable[[bytes], bool]) 
 
 def _tar(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
     stream = unpacked(archive)
-    if stream.peek(512)[257:262] != b"ustar":
+    if not is_tar(stream.peek(512)):
         raise FileError(
             Failed.INVALID,
             "This is not a supported archive: zip, and tar, plain or packed by gzip, bzip2, xz or zstd, are.",
@@ -248,7 +248,7 @@ def _tar(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
 def _tar_within(stream: PeekableStream, budget: Budget, name: bytes) -> Iterator[Member]:
     """A dump that is compressed by itself, outside of an archive, counts as a file with the name that it would have
     uncompressed."""
-    if stream.peek(512)[257:262] == b"ustar":
+    if is_tar(stream.peek(512)):
         yield from tar_members(stream, budget)
         return
 

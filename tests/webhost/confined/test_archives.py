@@ -279,6 +279,81 @@ def test_a_good_archive_keeps_names_that_differ_in_case_modes_times_and_inner_li
     assert (home / "unpacked" / "éäß" / "日本").read_text() == "text"
 
 
+def foreign_zip(system: int, *names: bytes) -> bytes:
+    """With these bytes as names, and no flag that says how they are encoded."""
+    into = io.BytesIO()
+    with zipfile.ZipFile(into, "w") as archive:
+        for number, name in enumerate(names):
+            info = zipfile.ZipInfo(str(number) * len(name))
+            info.create_system = system
+            archive.writestr(info, b"" if name.endswith((b"/", b"\\")) else b"x")
+    packed = into.getvalue()
+    for number, name in enumerate(names):
+        packed = packed.replace(str(number).encode() * len(name), name)
+    return packed
+
+
+# As Finder's "Compress" writes them (ZIPFoundation#63, tinyfilemanager#249), PowerShell 5's Compress-Archive
+# (dotnet/core-setup#3577, codeclysm/extract#5), and an archiver of DOS.
+@pytest.mark.parametrize(
+    ("packed", "names"),
+    [
+        (
+            foreign_zip(3, "grüße.txt".encode(), "bilder/日本.jpg".encode(), b"__MACOSX/._a.txt", b"a\\b.txt"),
+            ["a\\b.txt", "bilder", "bilder/日本.jpg", "grüße.txt"],
+        ),
+        (
+            foreign_zip(0, b"htdocs\\index.html", b"htdocs\\sub\\", b"htdocs\\sub\\a.txt"),
+            ["htdocs", "htdocs/index.html", "htdocs/sub", "htdocs/sub/a.txt"],
+        ),
+        (
+            foreign_zip(0, "grün.txt".encode("cp437"), "ärger/ß.txt".encode("cp437")),
+            ["grün.txt", "ärger", "ärger/ß.txt"],
+        ),
+    ],
+    ids=["macOS", "PowerShell", "DOS"],
+)
+def test_names_of_a_zip_are_read_as_they_were_meant(tree: Tree, home: Path, packed: bytes, names: list[str]) -> None:
+    (home / "a.zip").write_bytes(packed)
+
+    extract.extract(tree, Extract("a.zip", "unpacked", False))
+
+    assert sorted(str(path.relative_to(home / "unpacked")) for path in (home / "unpacked").rglob("*")) == names
+
+
+def test_a_way_out_by_backslashes_is_refused(tree: Tree, home: Path) -> None:
+    (home / "a.zip").write_bytes(foreign_zip(0, b"..\\..\\outside\\evil"))
+
+    with pytest.raises(FileError) as refused:
+        extract.extract(tree, Extract("a.zip", "unpacked", False))
+
+    assert refused.value.code is Failed.REFUSED
+
+
+def v7(*entries: Entry) -> bytes:
+    """Without the name of the format, as tar of Unix version 7 and `tar --format=v7` write it."""
+    packed = bytearray(tar(*entries))
+    for at in range(0, len(packed), 512):
+        if packed[at + 257 : at + 262] == b"ustar":
+            packed[at + 257 : at + 512] = bytes(255)
+            packed[at + 148 : at + 156] = b" " * 8
+            packed[at + 148 : at + 156] = b"%06o\0 " % sum(packed[at : at + 512])
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [v7(entry("a/b", b"x")), tar(entry("a/b", b"x"), mode="w:gz") + b"-----BEGIN PGP SIGNATURE-----"],
+    ids=["v7", "signed gzip"],
+)
+def test_what_other_unpackers_take_is_taken(tree: Tree, home: Path, packed: bytes) -> None:
+    (home / "a.tar").write_bytes(packed)
+
+    extract.extract(tree, Extract("a.tar", "unpacked", False))
+
+    assert (home / "unpacked/a/b").read_bytes() == b"x"
+
+
 def test_unpacking_into_a_folder_replaces_only_when_that_is_said(tree: Tree, home: Path) -> None:
     (home / "public").mkdir()
     (home / "public" / "index.html").write_text("old")
