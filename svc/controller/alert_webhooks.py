@@ -27,7 +27,7 @@ from svc_actors.webhooks.endpoints import EndpointSecret
 
 class AlertWebhook(Model):
     """`least`: the least severity of the alerts that are sent to it. `waiting`: deliveries that are pending or
-    retrying. `delivered_at`: when the receiver last took one of those that are kept."""
+    retrying. `delivered_at`: the last successful delivery among those that are still in the log."""
 
     id: UUID
     url: str

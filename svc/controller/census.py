@@ -24,9 +24,9 @@ Numbers = Mapping[tuple[str, ...], float]
 @dataclass(frozen=True)
 class Census:
     nodes: Numbers = field(default_factory=dict)
-    """By state."""
+    """Nodes by state."""
     machines: Numbers = field(default_factory=dict)
-    """By status."""
+    """Machines by status."""
     tasks: Numbers = field(default_factory=dict)
     """The open tasks, by operation and status."""
     task_ages: Numbers = field(default_factory=dict)

@@ -75,11 +75,10 @@ class Algorithm(StrEnum):
 
 
 class Image(Model):
-    """`kind`: what its file is for, a `disk` that machines are made from, an `iso` for their
-    CD-ROM drives, or the `rescue` system that they boot.
-    `url` and `checksum_url` may hold credentials, and are for administrators. `digest` is None until a refresh or an
-    upload has said it; until then no machine is made from the image. `firmware` and `tpm`: what machines are given that
-    are made from it."""
+    """`kind`: the use of its file: a `disk` from which machines are created, an `iso` for their CD-ROM drives, or the
+    `rescue` system that they boot. `url` and `checksum_url` may hold credentials, and are for administrators. `digest`
+    is null until a refresh or an upload has set it; until then no machine is created from the image. `firmware` and
+    `tpm`: those of machines that are created from it."""
 
     id: UUID
     slug: str
@@ -115,9 +114,9 @@ class Image(Model):
 
 class ImageCreateRequest(Request):
     """A custom image. With `source` url give `url` and its `digest`; with file, send the file afterwards. `kind` is
-    `disk`, which machines are made from; `iso`, for their CD-ROM drives; or `rescue`, what tools/images/build-rescue
-    makes. The format of these two is raw, and they have no `login_user`. Machines made from a disk have a BIOS and no
-    TPM where nothing else is said; of a Windows, a UEFI with Secure Boot and a TPM 2.0."""
+    `disk`, from which machines are created; `iso`, for their CD-ROM drives; or `rescue`, the output of
+    tools/images/build-rescue. The format of the last two is raw, and they have no `login_user`. By default machines
+    created from a disk have a BIOS and no TPM; from a Windows disk, UEFI with Secure Boot and a TPM 2.0."""
 
     slug: Slug
     name: Name
@@ -171,8 +170,8 @@ def _wrong(field: str, problem: str) -> PydanticCustomError:
 
 
 class ImageUpdateRequest(Request):
-    """Fields left out stay as they are. `firmware` and `tpm` are of custom images, and of machines that are made from
-    now on."""
+    """Fields left out stay as they are. `firmware` and `tpm` can be set for custom images, and apply to machines that
+    are created from now on."""
 
     id: UUID
     enabled: bool | None = None

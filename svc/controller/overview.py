@@ -35,7 +35,7 @@ FROM vms"""
 
 
 class CapacityUse(Model):
-    """What the online nodes may promise (with their overcommit), and what is promised to machines."""
+    """What the online nodes may promise to machines (with their overcommit), and what they have promised."""
 
     vcpus: float
     vcpus_used: int
@@ -46,8 +46,8 @@ class CapacityUse(Model):
 
 
 class DiskUse(Model):
-    """The disk that the controller's own data lies on, by df's reckoning. While `changes_refused` it is as good as
-    full: whatever changes something is `unavailable`, but for signing in and deleting."""
+    """The disk with the controller's data, as df shows it. While `changes_refused` it is nearly full: every change is
+    refused as `unavailable`, except signing in and deleting."""
 
     size_gib: float
     free_gib: float
@@ -56,8 +56,8 @@ class DiskUse(Model):
 
 
 class Overview(Model):
-    """Counts by status, of what the caller may see. `tasks` are the open ones. `nodes`, `capacity` and `disk` are for
-    staff and administrators; a customer reads none."""
+    """Counts by status of the resources that the caller may see. `tasks`: open ones. `nodes`, `capacity` and `disk` are
+    for staff and administrators only."""
 
     vms: dict[str, int]
     nodes: dict[str, int]

@@ -30,7 +30,8 @@ _SETUP_LOCK = 0x5356_5355
 
 
 class SetupStatus(Model):
-    """`required`: there is no administrator yet. `sends_mail`: links to reset a forgotten password can be mailed."""
+    """`required`: there is no administrator yet. `sends_mail`: the service can mail links to reset a forgotten
+    password."""
 
     required: bool
     sends_mail: bool

@@ -36,7 +36,7 @@ _SORTABLE: Sortable = {
 
 class TaskModel(Model):
     """`error_code` and `error_message` say why a task failed; `error_message` alone why it was cancelled. `node_id` is
-    for staff and administrators. `request_id` is of the request that asked for it, as logs and audit have it."""
+    for staff and administrators. `request_id`: the request that ordered the task, as in logs and audit."""
 
     id: UUID
     op: str
@@ -94,7 +94,7 @@ class TaskEventModel(Model):
 
 
 class TaskFilters(PageRequest):
-    """What every list of tasks is narrowed by."""
+    """The filters of every list of tasks."""
 
     status: TaskStatus | None = None
     op: Annotated[str, Field(max_length=64)] | None = None
@@ -110,7 +110,7 @@ class TaskRequest(Request):
 
 
 class TaskLogRequest(Request):
-    """`after` is the last position the caller has; at most 1,000 lines are given at once."""
+    """`after`: the last position that the caller has; at most 1,000 lines are returned at once."""
 
     id: UUID
     after: Annotated[int, Field(ge=0, le=2**62, description="Only lines after this position.")] = 0

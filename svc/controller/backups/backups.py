@@ -86,7 +86,8 @@ class BackupList(PageRequest):
 
 
 class RestoreRequest(Request):
-    """What the machine's disks have on them now is lost, and so are its snapshots. `confirm` is the machine's name."""
+    """The current content of the machine's disks is lost, and so are its snapshots. `confirm` repeats the machine's
+    name."""
 
     id: UUID
     backup_id: UUID
@@ -212,7 +213,7 @@ def _scheduled(row: Record, now: datetime) -> ScheduledBackup:
 
 # The backup policy of a plan. Saving one removes no copies: each machine's next backup does.
 class PlanBackupsRequest(Request):
-    """The whole policy: what is left out is its default, not what was there."""
+    """The whole policy: a field left out gets its default, not its previous value."""
 
     id: UUID
     backup_schedule: Annotated[BackupSchedule, Field(description="Whether and how often machines are backed up.")]
@@ -222,8 +223,8 @@ class PlanBackupsRequest(Request):
 
 
 class PlanBackupsResult(Model):
-    """`effective_from`: when the policy is in force. `deferred`: something of it happens only later, which is the
-    removal of `deletes` backups. `machines`: how many have the plan. `note`: what happens when, in words."""
+    """`effective_from`: when the policy is in force. `deferred`: a part of it happens later, namely the removal of
+    `deletes` backups. `machines`: how many have the plan. `note` says in words what happens when."""
 
     plan_id: UUID
     backup_schedule: BackupSchedule

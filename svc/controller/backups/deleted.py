@@ -46,7 +46,7 @@ class DeletedMachineBackups(Model):
 
 
 class DeletedList(PageRequest):
-    """`q` is a part of the machine's name."""
+    """`q`: a part of the machine's name."""
 
 
 class DiscardRequest(Request):

@@ -65,7 +65,7 @@ class CopyListRequest(Request):
 
 
 class CopyDownloadRequest(Request):
-    """`version`: of the part before."""
+    """`version`: that of the previous part."""
 
     id: UUID
     backup_id: UUID
@@ -78,7 +78,7 @@ class CopyDownloadRequest(Request):
 
 class BackupVolume(Model):
     """A file system in a backup: of a partition, a logical volume or a whole disk. It can be read only if it is
-    `mounted`. `system`: a guest's system is on it."""
+    `mounted`. `system`: it contains a guest's operating system."""
 
     number: int
     device: str
@@ -100,8 +100,8 @@ class BackupEntry(Model):
 
 
 class BackupFolder(Model):
-    """`path` is the folder's own, after links. `entries` are up to 1,000 from `offset` on, of `total`; folders first,
-    then by name. `cut`: the folder has more than are looked at."""
+    """`path`: the folder's own path, after links were followed. `entries`: up to 1,000 from `offset` on, of `total`;
+    folders first, then by name. `cut`: the folder has more entries, which are not listed."""
 
     path: str
     volume: int

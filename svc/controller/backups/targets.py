@@ -64,10 +64,10 @@ _BOUNDS: Final = {
 
 class MachineBackupTarget(BackupTargetModel):
     """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys. It is
-    used by the nodes `node_ids`, by those of `location_ids`, and, where it is `of_all_others`, by every node that has
-    no other. `copies`: complete backups that are kept there. `problem`: why it failed last, null where it works.
-    `keys`: `temporary` where a node gets keys for one machine's copies and one operation, `shared` where each gets the
-    target's own; `warning` then says what that means, and what bounds it."""
+    used by the nodes `node_ids`, by those of `location_ids`, and, if `of_all_others`, by every node that has no other
+    target. `copies`: how many complete backups it holds. `problem`: why the last use failed; null if it works. `keys`:
+    `temporary` if a node gets keys for one machine's copies and one operation, `shared` if every node gets the target's
+    own; then `warning` says what a node could do with it, and what limits that."""
 
     keys: KeyMode
     warning: str | None
@@ -109,8 +109,8 @@ class TargetUseRequest(Request):
 
 
 class TargetUnuseRequest(Request):
-    """Without a node and a location, this is about the target of every node that has no other target. `mounted`: these
-    nodes copy to the file system that is mounted on them, even if there is a target for all others."""
+    """Without a node and a location, the target of every node that has no other target is meant. `mounted`: these nodes
+    copy to the file system that is mounted on them, even if there is a target for all others."""
 
     node_id: UUID | None = None
     location_id: UUID | None = None

@@ -56,14 +56,15 @@ _IMAGE: Final = "SELECT id, login_user, os_family, kind FROM images WHERE (id = 
 
 
 class VMCreateRequest(Request):
-    """`image_id` or `image` (its slug), or an ISO to install it from: `iso_id` or `iso` (its slug); `plan_id` or `plan`
-    (its slug), or for staff explicit sizes. `project_id` may be left out where the caller has exactly one. `node_id` is
-    for administrators. Without `access_mode` the image's own user with sudo. `backup_id`: a backup to create the disk
-    from, instead of an image; project, plan, access mode and SSH keys default to those of the machine that was backed
-    up. `password`: true asks for a generated one, returned once; `set_password` chooses it. A machine that is installed
-    from an ISO has the accounts that its installer makes, and is given none of this. In no security group the machine
-    is not filtered; in those given it is from its first packet. `restart_policy`: whether it is started again when it
-    goes off without an order; `on_failure` unless its guest has shut itself down."""
+    """`image_id` or `image` (its slug), or an ISO to install from: `iso_id` or `iso` (its slug); `plan_id` or `plan`
+    (its slug), or for staff explicit sizes. `project_id` may be left out if the caller has exactly one project.
+    `node_id` is for administrators. The default `access_mode` is the image's own user with sudo. `backup_id`: a backup
+    to create the disk from, instead of an image; project, plan, access mode and SSH keys default to those of the
+    machine that was backed up. `password`: true asks for a generated one, returned once; `set_password` chooses it. For
+    a machine that is installed from an ISO, access mode, keys and passwords do not apply, since its installer creates
+    the accounts. A machine without security groups is not filtered; the given groups apply from its first packet.
+    `restart_policy`: whether it is restarted after it went off without an order; `on_failure`: unless its guest has
+    shut itself down."""
 
     name: MachineName
     hostname: Hostname | None = None
@@ -174,8 +175,8 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
 
 @dataclass(frozen=True)
 class GuestSignIn:
-    """How the owner gets into the machine. `password` None: by a key alone, or by the password that a Windows guest
-    sets for itself in its `first_boot`."""
+    """How the owner signs in to the machine. `password` None: only with a key, or with the password that a Windows
+    guest generates in its `first_boot`."""
 
     mode: AccessMode
     account: str

@@ -64,7 +64,7 @@ class VMActivityRequest(PageRequest):
 
 
 class MetricsRequest(Request):
-    """`res` is the seconds that one point covers; `hours` how far back."""
+    """`res`: the seconds that one point covers; `hours`: how far back the points go."""
 
     id: UUID
     res: Annotated[int, Field(ge=10, le=86400)] = 60

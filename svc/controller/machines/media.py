@@ -28,7 +28,7 @@ operations = Operations[Controller]()
 
 
 class VMIsoInsertRequest(Request):
-    """`image_id` or `image` (its slug), of an enabled image of kind `iso`; it replaces the medium in the drive. A
+    """`image_id` or `image` (its slug) of an enabled image of the kind `iso`, which replaces the medium in the drive. A
     running guest sees it at once."""
 
     id: UUID

@@ -26,10 +26,9 @@ operations = Operations[Controller]()
 
 
 class MigrationTarget(Model):
-    """Another node judged for a machine, by what is recorded at this moment. `mode` is how the machine would go there:
-    `offline` while it is off, `live` while it runs, `restart` where it runs and cannot go live; null where the node
-    could not take it. `reasons` name each thing that is in the way: with null of going there at all, with `restart` of
-    going live."""
+    """Another node, judged as a target for a machine by the current records. `mode`: how the machine would move:
+    `offline` if it is off, `live` if it runs, `restart` if it runs and cannot move live; null if the node could not
+    take it. `reasons` name every obstacle: to the move if `mode` is null, to a live move if it is `restart`."""
 
     node_id: UUID
     node_name: str
@@ -88,9 +87,8 @@ async def _migrate(context: Context[Controller], request: VMMigrateRequest) -> T
 
 
 class NodeDrainRequest(Request):
-    """The node has to be in maintenance. Machines that run move live where they can; those that cannot are moved only
-    with `restart`: each is shut down, moved, and started where it has come to. The task says of those that stay what is
-    in the way."""
+    """The node has to be in maintenance. Running machines move live if they can; others are moved only with `restart`:
+    each is shut down, moved, and started on its new node. The task names the machines that stay, and why."""
 
     id: UUID
     restart: bool = False

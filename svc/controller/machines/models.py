@@ -40,7 +40,8 @@ class VMStatus(StrEnum):
 
 
 class AccessMode(StrEnum):
-    """Which account is offered: root by password, root by key, or the image's own user with sudo."""
+    """The account with which the owner signs in: root with a password, root with a key, or the image's own user with
+    sudo."""
 
     ROOT_PASSWORD = "root_password"  # noqa: S105 - a mode, not a password
     ROOT_KEY = "root_key"
@@ -48,7 +49,7 @@ class AccessMode(StrEnum):
 
 
 class VMAddress(Model):
-    """The pool is shown to staff and administrators."""
+    """The pool is shown to staff and administrators only."""
 
     ip: str
     state: str
@@ -156,7 +157,7 @@ class VMCreateResult(Model):
 
 
 class MetricSeries(Model):
-    """Oldest first. Rates are a second's, averaged over the resolution."""
+    """Oldest first. Rates are per second, averaged over the resolution."""
 
     resolution_seconds: int
     points: list[MetricPoint]

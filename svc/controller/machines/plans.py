@@ -40,9 +40,9 @@ class PendingTraffic(Model):
 
 
 class Plan(Model):
-    """`ipv4_count` bounds the addresses that a customer may attach. No new machines can be created with a disabled
-    plan. The traffic policy is that of this month (`traffic_gib` null: no limit); it is set by PUT /plans/{id}/traffic
-    alone."""
+    """`ipv4_count`: the most addresses that a customer may attach. No new machines can be created with a disabled plan.
+    The traffic policy is that of this month (`traffic_gib` null: no limit); it is set by PUT /plans/{id}/traffic alone.
+    """
 
     id: UUID
     name: str
@@ -112,7 +112,7 @@ class PlanCreateRequest(Request):
 
 
 class PlanUpdateRequest(Request):
-    """Fields left out stay as they are. Machines that have the plan keep the sizes they were made with."""
+    """Fields left out stay as they are. Machines that have the plan keep the sizes with which they were created."""
 
     id: UUID
     name: Name | None = None

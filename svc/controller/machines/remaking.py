@@ -60,10 +60,10 @@ class SizeFields(Request):
 
 
 class VMResizeRequest(SizeFields):
-    """`plan_id` or `plan` (its slug); or, for staff and administrators, sizes of its own, of which what is left out
-    stays, and with which the machine keeps its plan. A disk only grows, also while the guest runs. New processors and
-    memory of a machine that runs need `reboot`: its guest is shut down in order within 90 seconds; if it does not shut
-    down, it is left running and unchanged."""
+    """`plan_id` or `plan` (its slug); or, for staff and administrators, explicit sizes: those left out stay as they
+    are, and the machine keeps its plan. A disk only grows, also while the guest runs. New processors and memory of a
+    running machine need `reboot`: its guest is shut down gracefully within 90 seconds; if it does not shut down, it is
+    left running and unchanged."""
 
     id: UUID
     plan_id: UUID | None = None
@@ -72,9 +72,8 @@ class VMResizeRequest(SizeFields):
 
 
 class SystemFields(Request):
-    """Without an image, the machine's own image is used, as it is published now. Without `access_mode`, the machine's
-    own; without keys and a password, the machine's present keys. `password` asks for a generated password, which is
-    shown once."""
+    """By default the machine's own image in its current version, its own `access_mode` and, without keys and a
+    password, its current keys are used. `password`: generate a password and show it once."""
 
     image_id: UUID | None = None
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
@@ -87,9 +86,9 @@ class SystemFields(Request):
 
 class VMReinstallRequest(SystemFields):
     """Everything on the machine's disk is lost, its snapshots too; its name, addresses, size and groups stay.
-    `image_id` or `image` (its slug), or neither for the machine's own image. With an ISO, `iso_id` or `iso` (its slug)
-    or the machine's own, its disk is empty, the ISO in its drive, and it has the accounts that the installer makes.
-    `user_data` is for the new system: the user data of the old system is dropped."""
+    `image_id` or `image` (its slug), or neither for the machine's own image. With an ISO (`iso_id`, `iso`, or the
+    machine's own) its disk is empty, the ISO is in its drive, and the installer creates the accounts. `user_data` is
+    for the new system: the user data of the old system is dropped."""
 
     id: UUID
     confirm: Confirmation

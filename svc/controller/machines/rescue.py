@@ -37,8 +37,8 @@ Force = Annotated[
 
 
 class VMRescueRequest(Request):
-    """Without keys, those that the machine was created with are used. A guest that runs is shut down in order within 90
-    seconds; if it does not shut down, it is left running. With `force` it is stopped at once."""
+    """By default the keys with which the machine was created are used. A running guest is shut down gracefully within
+    90 seconds; if it does not shut down, it is left running. With `force` it is stopped at once."""
 
     id: UUID
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]

@@ -35,7 +35,7 @@ class Network(Model):
 
 
 class NetworkCreateRequest(Request):
-    """`pool` makes its first pool along with it."""
+    """`pool`: also create its first pool."""
 
     name: Name
     default: bool = False

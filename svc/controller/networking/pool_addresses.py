@@ -33,7 +33,7 @@ Kind = Annotated[
 
 
 class AllocationState(StrEnum):
-    """Free is the absence of an allocation."""
+    """The states of an allocation. A free address has none."""
 
     ALLOCATED = "allocated"
     RELEASING = "releasing"
@@ -47,8 +47,8 @@ class AllocationList(PageRequest):
 
 
 class Allocation(Model):
-    """One address, or IPv6 sub-prefix, that is not free. `kind` and `note` are its reservation's where it is reserved;
-    `arithmetic`: the pool itself, or one of its hosts, takes it."""
+    """One address, or IPv6 sub-prefix, that is not free. `kind` and `note` are those of its reservation, if it is
+    reserved; `arithmetic`: the pool itself or one of its hosts needs it."""
 
     ip: str
     state: AllocationState
@@ -76,13 +76,13 @@ class Reservation(Model):
 
 
 class ReservationList(PageRequest):
-    """`q` is looked for in kind and note, and at the beginning of every address that is set aside."""
+    """`q` is searched in kind and note, and at the beginning of every address that is set aside."""
 
     id: UUID
 
 
 class ReservationCreateRequest(Request):
-    """`kind` is a word of the operator's own. All of the addresses are free, or none is reserved."""
+    """`kind` is a word that the operator chooses. If one of the addresses is not free, none is reserved."""
 
     id: UUID
     ip: Address

@@ -69,9 +69,8 @@ PrefixLength = Annotated[int, Field(ge=0, le=128)]
 
 
 class PoolModel(Model):
-    """`pressure` is the share of the range that is not free, 0 to 1. `total` is how many addresses the range has; for
-    an IPv6 pool this and every other count is of sub-prefixes of `prefix_len`. `node_ids` empty: every node of the
-    location."""
+    """`pressure` is the share of the range that is not free, 0 to 1. `total` is how many addresses the range has; all
+    counts of an IPv6 pool are numbers of sub-prefixes of `prefix_len`. `node_ids` empty: every node of the location."""
 
     id: UUID
     network_id: UUID
@@ -135,9 +134,9 @@ class PoolModel(Model):
 
 
 class PoolSpec(Request):
-    """A pool to be made. Left out: the only (or the `default`) location; nat for IPv4, routed for IPv6; the first
-    address as gateway, fe80::1 for IPv6; every usable address, or every sub-prefix, as range. `prefix_len` is what each
-    machine receives of an IPv6 prefix; `vlan` is for a bridged pool."""
+    """A pool to create. Defaults: the only (or the `default`) location; nat for IPv4, routed for IPv6; the first
+    address as gateway, fe80::1 for IPv6; every usable address or sub-prefix as range. `prefix_len`: the length of the
+    sub-prefix that each machine receives of an IPv6 prefix; `vlan` is for a bridged pool."""
 
     name: Name
     cidr: Cidr

@@ -46,14 +46,14 @@ _SORTABLE = {
 
 
 class PoolList(PageRequest):
-    """`network`: of that network alone. `q` is looked for in names, of pools and their networks, and in the CIDR."""
+    """`network`: only pools of this network. `q` is searched in the names of pools and networks, and in the CIDR."""
 
     network: UUID | None = None
 
 
 class PoolUpdateRequest(Request):
-    """Fields left out stay as they are. `null` for gateway, range or guest prefix is what a new pool would have, and
-    for `vlan` none; `node_ids` empty is every node of the location. CIDR, family and prefix_len never change: another
+    """Fields left out stay as they are. Null for gateway, range or guest prefix sets the default of a new pool, and for
+    `vlan` none; empty `node_ids` means every node of the location. CIDR, family and prefix_len never change: another
     CIDR is another pool."""
 
     id: UUID

@@ -26,8 +26,8 @@ IcmpType = Annotated[int, Field(ge=0, le=255)]
 
 
 class SecurityGroupRule(Model):
-    """`direction` as the guest sees it. Null: `family` is both, ports are all, `cidr` is anybody, `icmp_type` is every
-    type. `cidr` is the other side: where ingress comes from, where egress goes to."""
+    """`direction` is from the guest's point of view. Null means: both families, all ports, any address as `cidr`, every
+    `icmp_type`. `cidr` is the other end: the source of ingress, the destination of egress."""
 
     id: UUID
     direction: Direction
@@ -73,8 +73,8 @@ class SecurityGroupRequest(Request):
 
 
 class SecurityGroupCreateRequest(Request):
-    """`project_id` may be left out where the caller has exactly one; an administrator who leaves it out makes a group
-    for all projects."""
+    """`project_id` may be left out if the caller has exactly one project; an administrator who leaves it out creates a
+    group for all projects."""
 
     name: Name
     description: Text = ""
@@ -140,7 +140,7 @@ class RuleRequest(Request):
 
 
 class MachineGroupsRequest(Request):
-    """`group_ids` is the whole set; empty, the machine is not filtered."""
+    """`group_ids`: all groups of the machine from now on; if empty, its traffic is not filtered."""
 
     id: UUID
     group_ids: Annotated[list[UUID], Field(max_length=MAX_GROUPS_OF_A_MACHINE)]

@@ -71,7 +71,7 @@ class NodeBootstrapCreated(NodeBootstrapModel):
 
 
 class NodeBootstrapRequest(Request):
-    """Without `location_id`: the location named `default`. An observed node is looked at, and never changed."""
+    """Without `location_id`: the location named `default`. The host of an observed node is read and never changed."""
 
     name: NodeName
     location_id: UUID | None = None

@@ -27,7 +27,7 @@ operations = Operations[Controller]()
 
 
 class NodeLoss(Request):
-    """`note` says how it is known, and is shown with the node and in the audit."""
+    """`note`: how it is known that the node is lost; it is shown with the node and in the audit."""
 
     id: UUID
     confirm: Annotated[str, Field(max_length=64, description="The node's name, repeated.")]

@@ -19,7 +19,7 @@ class LocationName(Model):
 
 
 class NodeCapacity(Model):
-    """What the host has, and what is free on it now. Sizes in MiB and GiB; `load_1m` is the load average."""
+    """The host's resources, and how much of them is free now. Sizes in MiB and GiB; `load_1m` is the load average."""
 
     cpus: int
     memory_mib: int
@@ -52,7 +52,8 @@ class NodeDisk(Model):
 
 
 class Overcommit(Model):
-    """How many times of what the host has may be promised to machines; with 1 nothing is promised twice."""
+    """The most that may be promised to machines, as multiples of the host's resources; with 1 nothing is promised
+    twice."""
 
     cpu: float
     memory: float
@@ -60,8 +61,9 @@ class Overcommit(Model):
 
 
 class AgentUpgrade(StrEnum):
-    """Whether an agent is of the controller's release: `current`; `available`, so it can be upgraded; `under_way`;
-    `failed`, so it runs on as it was; `by_hand`, where the agent cannot replace itself."""
+    """Whether an agent has the controller's release. `current`: it has; `available`: it can be upgraded; `under_way`:
+    it is being upgraded; `failed`: the upgrade failed, and the former release runs; `by_hand`: the agent cannot replace
+    itself."""
 
     CURRENT = "current"
     AVAILABLE = "available"
@@ -71,8 +73,8 @@ class AgentUpgrade(StrEnum):
 
 
 class NodeAgent(Model):
-    """`protocol` is the version that it speaks with the controller. `release` is what it runs from, null where it
-    cannot replace that by itself."""
+    """`protocol`: the protocol version that it speaks. `release`: the release that runs; null if the agent cannot
+    replace it by itself."""
 
     version: str
     protocol: int
@@ -81,8 +83,8 @@ class NodeAgent(Model):
 
 
 class NodeModel(Model):
-    """`capacity`, `disk` and `agent` are null until the node was first seen. `seen_at` is when it was last heard of.
-    `state_reason` says why a node cannot be online, where that is known."""
+    """`capacity`, `disk` and `agent` are null until the node was first seen. `seen_at`: its last sign of life.
+    `state_reason`: why a node cannot be online, if that is known."""
 
     id: UUID
     name: str
@@ -103,8 +105,8 @@ class NodeModel(Model):
 
 class NodeFactsModel(Model):
     """What the host is, by its last inventory. `accelerator`: kvm, tcg (slow: no hardware help) or simulated.
-    `network_lacks` says of each kind of network that it cannot carry why not. `platform_features`: of uefi, uefi_secure
-    and tpm, what machines there can have; `platform_lacks` says of each other one why not."""
+    `network_lacks` says for each kind of network that it does not support why not. `platform_features`: those of uefi,
+    uefi_secure and tpm that machines there can have; `platform_lacks` says for each other one why not."""
 
     hostname: str
     host_uuid: UUID
@@ -153,8 +155,8 @@ class NodeDetail(NodeModel):
 
 class ObservedDomainModel(Model):
     """A domain of the node's hypervisor. `vm_id` is null for one that is not ours; `managed` says whether the machine
-    it names is placed on this node. `observed_at`: when the host was asked; one that does not answer
-    in time is shown as it was seen last."""
+    it names is placed on this node. `observed_at`: when the host was asked; if a host does not answer in time, its last
+    answer is shown."""
 
     uuid: UUID
     name: str

@@ -21,7 +21,7 @@ class NodeNetworkRequest(Request):
 
 
 class NodeDifference(Model):
-    """`vm_id` is null for what is about no machine, `vm_name` also for a machine that no record has."""
+    """`vm_id` is null if the difference concerns no machine, `vm_name` also if there is no record of the machine."""
 
     vm_id: UUID | None
     vm_name: str | None

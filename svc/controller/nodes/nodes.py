@@ -81,7 +81,7 @@ class OvercommitChange(Model):
 
 
 class NodeUpdate(Request):
-    """Fields left out stay as they are. `mode` goes from observe to managed only."""
+    """Fields left out stay as they are. `mode` can only change from observe to managed."""
 
     id: UUID
     name: NodeName | None = None

@@ -46,9 +46,10 @@ _SHOWN_WITHIN: Final = 5.0
 
 
 class Orphan(Model):
-    """`kind`: unknown (its host has it, and no record), missing (there is a record, and its host does not have it),
-    differing (its host has other addresses for it, or it was being made). `id` is the machine's. `state` is the host's
-    word. `disk_gib`, a size a disk, and `addresses` are those on the host; null while its node is away."""
+    """`kind`: unknown (the host has the machine, but there is no record), missing (there is a record, but the host does
+    not have it), differing (the host has other addresses for it, or its creation was interrupted). `id` is the
+    machine's. `state` is reported by the host. `disk_gib` (one size for each disk) and `addresses` are those on the
+    host; null while its node is offline."""
 
     id: UUID
     name: str | None
@@ -63,8 +64,8 @@ class Orphan(Model):
 
 
 class OrphanAdopt(Request):
-    """The first four for a machine that no record knows: `project_id` must be given; `image_id` where no image has the
-    checksum of the one it was made from; `group_ids` where its host filters its traffic."""
+    """The first four are for a machine without a record. `project_id` is required; `image_id` if no image has the
+    checksum of the one from which it was created; `group_ids` if its host filters its traffic."""
 
     id: UUID
     project_id: UUID | None = None
@@ -74,7 +75,7 @@ class OrphanAdopt(Request):
 
 
 class OrphanDiscard(Request):
-    """`destroy_disks` is for a machine that no record knows; without it the host keeps the machine's disks aside."""
+    """`destroy_disks` is for a machine without a record; without it, the host retains the machine's disks."""
 
     id: UUID
     destroy_disks: bool = False

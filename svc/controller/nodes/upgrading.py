@@ -27,13 +27,13 @@ class NodeUpgradeRequest(Request):
 
 
 class NodeUpgradeAll(Request):
-    """Nodes that are online, have another release and can replace it by themselves."""
+    """Upgrades the nodes that are online, have another release and can replace it by themselves."""
 
     at_once: Annotated[int, Field(ge=1, le=100, description="How many nodes are upgraded at the same time.")] = 3
 
 
 class NodeUpgrades(Model):
-    """The release that the nodes are to have, and a task for each."""
+    """The release to which the nodes are upgraded, and a task for each."""
 
     release: str
     tasks: list[TaskModel]

@@ -23,7 +23,7 @@ operations = Operations[Controller]()
 
 
 class StageRequest(Request):
-    """`legacy_server_id` is what the system before called the server. `vm_id` may be said later."""
+    """`legacy_server_id`: the id of the server in the previous system. `vm_id` may be set later."""
 
     integration: Integration
     external_ref: ExternalRef
@@ -50,9 +50,9 @@ class LinkRequest(Request):
 
 
 class AdoptPreview(Model):
-    """What adopting would find; `match` alone may be adopted. `line` says it in one: <billing_service_id> to
-    <legacy_server_id> to <vm_id> <vm_name> <verdict>, with a hyphen for what is not there. Adopting makes no machine
-    and changes no address."""
+    """The result of an adoption before it is made; only a `match` can be adopted. `line` has it as text:
+    <billing_service_id> to <legacy_server_id> to <vm_id> <vm_name> <verdict>, with a hyphen for a missing value.
+    Adopting creates no machine and changes no address."""
 
     verdict: Verdict
     line: str

@@ -19,7 +19,7 @@ operations = Operations[Controller]()
 
 
 class ProvisionPing(Model):
-    """`ready`: a machine can be ordered; where not, `problems` say in words why."""
+    """`ready`: a machine can be ordered; otherwise `problems` say why."""
 
     service: str
     version: str
@@ -55,7 +55,7 @@ class SoldLocation(Model):
 
 
 class ProvisionCatalogue(Model):
-    """What can be ordered now: plans and images that are enabled, images of which a checksum is known."""
+    """What can be ordered now: enabled plans, and enabled images with a known checksum."""
 
     plans: list[SoldPlan]
     images: list[SoldImage]

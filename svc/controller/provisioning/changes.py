@@ -42,7 +42,7 @@ operations = Operations[Controller]()
 
 
 class ChangePlanRequest(Request):
-    """`plan_id` or `plan_slug`. New processors and memory of a machine that runs need `reboot`."""
+    """`plan_id` or `plan_slug`. New processors and memory of a running machine need `reboot`."""
 
     id: UUID
     plan_id: UUID | None = None
@@ -60,8 +60,8 @@ class ResizeRequest(SizeFields):
 
 
 class ReinstallRequest(SystemFields):
-    """`image_id` or `image_slug`, or neither for the machine's own image. Without keys and a password, a password
-    is made up where the access mode has one; with `root_key` the machine's keys stay."""
+    """`image_id` or `image_slug`, or neither for the machine's own image. Without keys and a password, a password is
+    generated if the access mode has one; with `root_key` the machine's keys stay."""
 
     id: UUID
     image_slug: Slug | None = None

@@ -49,9 +49,10 @@ _Slug = Annotated[str, Field(max_length=100), LINE]
 
 
 class ProvisionCreateRequest(Request):
-    """The customer is found by `customer_email`, or made: then `customer_name` is what they are called. The machine is
-    in `project_id`, or else in the customer's oldest project. Without `access_mode` the image's own user with sudo.
-    Without `ssh_keys` and `set_password` a password is generated; `password` asks for one in addition to keys."""
+    """The customer is the person with `customer_email`; if there is none, one is created with the name `customer_name`.
+    The machine is in `project_id`, by default the customer's oldest project. The default `access_mode` is the image's
+    own user with sudo. Without `ssh_keys` and `set_password` a password is generated; `password` asks for one in
+    addition to keys."""
 
     idempotency_key: IdempotencyKeyField
     integration: Integration

@@ -33,7 +33,7 @@ class ServiceCustomer(Model):
 
 
 class ServiceMachine(Model):
-    """`task_id` is of the task that is under way for the machine."""
+    """`task_id`: the task that is in progress for the machine."""
 
     id: UUID
     name: str
@@ -43,9 +43,8 @@ class ServiceMachine(Model):
 
 
 class Service(Model):
-    """What was sold. `state` is what was decided; `settled` says whether the machine is in this state by now. `machine`
-    is null once it is gone. `suspend_mode` is of the suspension in force, `state_reason` why it is suspended or why it
-    failed."""
+    """A sold service. `state` is the decided state; `settled`: the machine has reached it. `machine` is null once it
+    was deleted. `suspend_mode`: that of the current suspension; `state_reason`: why it is suspended or has failed."""
 
     id: UUID
     integration: str

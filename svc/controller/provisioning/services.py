@@ -59,8 +59,8 @@ class UsageRequest(Request):
 
 
 class ServiceUsage(Model):
-    """What the service's machine has, and what it transferred in the month. `traffic` is null where no machine was
-    ever made. Figures are floors: never high, and `resets` and `first_at` say why they may be low."""
+    """The sizes of the service's machine, and its transfer in the month. `traffic` is null if no machine was ever
+    created. Figures are lower bounds; `resets` and `first_at` show why they may be too low."""
 
     service_id: UUID
     period: str
@@ -81,7 +81,7 @@ class ServiceTaskRequest(Request):
 
 
 class ProvisionTask(Model):
-    """`events` are the lines of its log behind `after`, a thousand at most."""
+    """`events`: the lines of its log after the position `after`, at most a thousand."""
 
     task: TaskModel
     events: list[TaskEventModel]

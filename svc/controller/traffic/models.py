@@ -37,7 +37,7 @@ def requested_period(text: str | None) -> Period:
 
 
 class TrafficMonth(Model):
-    """Bytes that the guest received and sent in a month. Nothing was read where `samples` is 0."""
+    """Bytes that the guest received and sent in a month. If `samples` is 0, nothing was read."""
 
     period: str
     received_bytes: int
@@ -110,7 +110,8 @@ def percent_of(policy: Policy, counted_bytes: int) -> float | None:
 
 
 class TrafficDecision(Model):
-    """A line of the enforcement history. `lift` ends what stood before; `period` is the month that it is about."""
+    """A line of the enforcement history. `lift` ends the previous decision; `period` is the month that the decision
+    concerns."""
 
     id: int
     vm_id: UUID
@@ -129,8 +130,8 @@ class TrafficDecision(Model):
 
 
 class VMTraffic(Model):
-    """One machine: where it stands in the period, its whole enforcement history and its last twelve months, both newest
-    first."""
+    """The traffic of one machine: its position in the period, its whole enforcement history and its last twelve months,
+    both newest first."""
 
     vm_id: UUID
     period: str
@@ -140,8 +141,8 @@ class VMTraffic(Model):
 
 
 class TrafficUse(Model):
-    """One machine in a month. `plan` is its plan's name; `node_id` is for staff and administrators; `deleted_at` is
-    there for a machine that was deleted after it had transferred something in this month."""
+    """One machine in a month. `plan` is its plan's name; `node_id` is for staff and administrators; `deleted_at` is set
+    if the machine was deleted after it had transferred something in this month."""
 
     vm_id: UUID
     vm_name: str
@@ -164,7 +165,7 @@ class TrafficUse(Model):
 
 class TrafficPage(Page[TrafficUse]):
     """`received_bytes` and `sent_bytes` are the totals of every machine that the caller may see, on all pages;
-    `periods` the months of which there are figures, newest first; `decisions` the last twenty."""
+    `periods`: the months with figures, newest first; `decisions` the last twenty."""
 
     period: str
     periods: list[str]

@@ -255,7 +255,7 @@ def _use(row: Record, principal: Principal) -> TrafficUse:
 
 # The traffic policy of a plan: a looser limit applies at once, a tighter one from the next month.
 class PlanTrafficRequest(Request):
-    """The whole policy: what is left out is its default, not what was there. `traffic_gib` null is no limit.
+    """The whole policy: a field left out gets its default, not its previous value. `traffic_gib` null is no limit.
     `throttle` needs `traffic_throttle_mbps`."""
 
     id: UUID
@@ -270,8 +270,8 @@ class PlanTrafficRequest(Request):
 
 
 class PlanTrafficResult(Model):
-    """`effective_from`: when all of the policy is in force. `deferred`: that is not at once. `machines`: how many have
-    the plan. `note`: what happens when, in words."""
+    """`effective_from`: when the whole policy is in force. `deferred`: that is later than now. `machines`: how many
+    have the plan. `note` says in words what happens when."""
 
     plan: Plan
     effective_from: datetime
