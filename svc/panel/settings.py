@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
+from pydantic import Field
+
 from svc.identity.settings import Settings, SettingsUpdate, change_settings, read_as
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
 from svc_actors.panel.backups.schedules import DEFAULT_BACKUPS, DefaultBackups
+from svc_actors.panel.mail.limits import PER_DAY, PER_HOUR
 
 operations = Operations[Panel]()
+
+MOST_MAILS: Final = 1_000_000
+MailsPerHour = Annotated[int, Field(ge=0, le=MOST_MAILS, description="Mails of a site in an hour, by recipient.")]
+MailsPerDay = Annotated[int, Field(ge=0, le=MOST_MAILS, description="Mails of a site in a day, by recipient.")]
+
+SpfMechanisms = Annotated[
+    str,
+    Field(max_length=200, description="What lets the relay send in SPF, such as include:spf.relay.example; or empty."),
+    Shape(r"(?:[A-Za-z0-9+?~:/._%{}-]+(?: [A-Za-z0-9+?~:/._%{}-]+)*)?", "mechanisms such as include:spf.relay.example"),
+]
 
 
 class PanelSettings(Settings):
     """In addition to the settings of every service: `default_backups` is how often a new site is backed up, unless its
-    owner's plan says otherwise. A site's owner may change its schedule."""
+    owner's plan says otherwise. A site's owner may change its schedule. `site_mails_...` is how many mails the programs
+    of a site may send, unless the site or its owner's plan has a limit of its own; `site_mail_spf` is what SPF records
+    of their domains need for the relay (docs/mail.md)."""
 
     default_backups: DefaultBackups = DEFAULT_BACKUPS
+    site_mails_per_hour: int = PER_HOUR
+    site_mails_per_day: int = PER_DAY
+    site_mail_spf: str = ""
 
 
 class PanelSettingsUpdate(SettingsUpdate):
     default_backups: DefaultBackups | None = None
+    site_mails_per_hour: MailsPerHour | None = None
+    site_mails_per_day: MailsPerDay | None = None
+    site_mail_spf: SpfMechanisms | None = None
 
 
 @operations.declare(

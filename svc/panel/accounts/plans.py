@@ -12,6 +12,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.services import Panel
+from svc.panel.settings import MailsPerDay, MailsPerHour
 from svc.panel.sites.models import MOST_DISK_MIB, CpuPercent, DiskMib, MemoryMib, Processes
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
@@ -49,8 +50,9 @@ DefaultBackupsOfPlan = Annotated[
 
 
 class PlanAllowances(Model):
-    """None is no limit. `cpu_percent`, `memory_mib` and `processes` are of each site. `shell`: its sites may have
-    access accounts with a shell."""
+    """None is no limit. `cpu_percent`, `memory_mib`, `processes` and the mails are of each site. `shell`: its sites may
+    have access accounts with a shell. `mails_per_hour` and `mails_per_day` count recipients of mail that programs of a
+    site send; None is the limit of the server's settings."""
 
     sites: MostSites | None = None
     databases: MostDatabases | None = None
@@ -60,6 +62,8 @@ class PlanAllowances(Model):
     memory_mib: MemoryMib | None = None
     processes: Processes | None = None
     shell: bool = False
+    mails_per_hour: MailsPerHour | None = None
+    mails_per_day: MailsPerDay | None = None
 
     def as_allowances(self) -> Allowances:
         return Allowances(**{name: getattr(self, name) for name in PlanAllowances.model_fields})
@@ -83,7 +87,7 @@ class PlanRequest(Request):
 
 
 class PlanCreateRequest(PlanAllowances, Request):
-    """A limit that is left out is none."""
+    """A limit that is left out is none; for mails, it is the limit of the server's settings."""
 
     name: PlanName
     default_backups: DefaultBackupsOfPlan = None

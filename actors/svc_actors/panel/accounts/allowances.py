@@ -21,8 +21,8 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Allowances:
-    """What a plan allows; None means without a limit. The last four are limits of each site. `shell`: logins may have a
-    shell."""
+    """What a plan allows; None means without a limit. The last six are of each site. `shell`: logins may have a shell.
+    `mails_per_hour` and `mails_per_day`: counted by recipient; None: as the server's settings say."""
 
     sites: int | None = None
     databases: int | None = None
@@ -32,6 +32,8 @@ class Allowances:
     memory_mib: int | None = None
     processes: int | None = None
     shell: bool = False
+    mails_per_hour: int | None = None
+    mails_per_day: int | None = None
 
 
 WITHOUT_PLAN: Final = Allowances()

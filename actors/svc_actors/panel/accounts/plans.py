@@ -30,8 +30,8 @@ async def create_plan(
         plan_id: UUID = await tx.fetchval(
             """INSERT INTO hosting_plans (
                    name, sites, databases, disk_mib, traffic_mib, cpu_percent, memory_mib, processes, shell,
-                   default_backups)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id""",
+                   mails_per_hour, mails_per_day, default_backups)
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING id""",
             name,
             allowed.sites,
             allowed.databases,
@@ -41,6 +41,8 @@ async def create_plan(
             allowed.memory_mib,
             allowed.processes,
             allowed.shell,
+            allowed.mails_per_hour,
+            allowed.mails_per_day,
             default_backups,
         )
     except UniqueViolationError:

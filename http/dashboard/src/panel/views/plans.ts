@@ -16,6 +16,8 @@ const FIELDS = [
   "memory_mib",
   "processes",
   "shell",
+  "mails_per_hour",
+  "mails_per_day",
   "default_backups",
 ];
 const WISHES: Record<string, Wish> = {
@@ -27,6 +29,8 @@ const WISHES: Record<string, Wish> = {
   memory_mib: { label: "Memory of each site, in MiB" },
   processes: { label: "Processes of each site" },
   shell: { label: "Shells for logins of its sites" },
+  mails_per_hour: { label: "Mails of each site in an hour (empty: as the settings of the server say)" },
+  mails_per_day: { label: "Mails of each site in a day (empty: as the settings of the server say)" },
   default_backups: { label: "Backups of new sites (empty: as the settings of the server say)" },
 };
 const TEXT = "Empty fields are unlimited.";
