@@ -52,6 +52,7 @@ from svc.panel.files import archives, files, uploads
 from svc.panel.imports import imports
 from svc.panel.imports import ssh as import_ssh
 from svc.panel.imports import verification as migration
+from svc.panel.mail import site_mail
 from svc.panel.realm import REALM
 from svc.panel.schedules import schedules
 from svc.panel.services import Panel
@@ -121,6 +122,7 @@ AREAS = (
     import_ssh,
     imports,
     migration,
+    site_mail,
     wordpress,
     staging,
 )

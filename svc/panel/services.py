@@ -40,6 +40,7 @@ from svc_webhost.delegation import RememberedDelegations
 from svc_webhost.knot import Authority
 from svc_webhost.packages import Packages
 from svc_webhost.php import PhpServing
+from svc_webhost.txt_records import TxtRecords
 from svc_webhost.wordpress import WordPressSites
 
 # Background loops, by their names in alerts and in the log.
@@ -110,6 +111,7 @@ class Panel:
     receivers: Receivers
     authority: Authority
     delegations: RememberedDelegations
+    txt_records: TxtRecords
     certificates: SiteCertificates
     wordpress: WordPressSites
     php: PhpServing

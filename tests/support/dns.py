@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from svc_webhost.delegation import DelegationError
 from svc_webhost.knot import KnotError, ResourceRecord, ServedZone, Zone, ZoneOutcome
 from svc_webhost.knot.zone import SOA_TTL
+from svc_webhost.txt_records import TxtUnknown
 
 
 @dataclass
@@ -78,6 +79,18 @@ class RecordedNameServer:
     def _check(self) -> None:
         if self.failure is not None:
             raise self.failure
+
+
+@dataclass
+class RecordedTexts:
+    """TXT records of the world. Names that are not there cannot be asked about."""
+
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    async def __call__(self, name: str) -> list[str]:
+        if name not in self.texts:
+            raise TxtUnknown(f"the DNS says nothing about {name}")
+        return self.texts[name]
 
 
 @dataclass

@@ -175,10 +175,16 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
     ),
     "mails": (
         "mails",
-        """INSERT INTO mails
+        # A mail of the panel and one of the site, with the same id: paths of both call it so.
+        """WITH site_mail AS (
+               INSERT INTO site_mails (message, site_id, sender, recipient, bytes, deadline_at)
+               SELECT gen_random_uuid(), $1, 'a@example.com', 'of-' || $2::uuid || '@example.com', 1,
+                      now() + interval '1 day' RETURNING id
+           )
+           INSERT INTO mails
                (id, message_id, kind, user_id, recipient, subject, perishable, state, deadline_at, ended_at)
-           SELECT gen_random_uuid(), 'm', 'test', $2, 'a@example.com', 'mail of ' || $2::uuid, false, 'failed', now(),
-                  now() WHERE $1::uuid IS NOT NULL RETURNING id""",
+           SELECT id, 'm', 'test', $2, 'a@example.com', 'mail of ' || $2::uuid, false, 'failed', now(), now()
+           FROM site_mail RETURNING id""",
     ),
 }
 """By the word of a path that comes before its id: the table, and what makes or finds the one of a site ($1) and of its

@@ -91,6 +91,7 @@ from svc_webhost.folders import HostFolders
 from svc_webhost.launcher_keeper import KeeperLauncher
 from svc_webhost.mail import socket_of
 from svc_webhost.site_runtime import prepare_shared_sockets
+from svc_webhost.txt_records import RememberedTexts
 
 DRAIN_SECONDS = 10.0
 COUNTED = ("audit_numbers",)
@@ -210,7 +211,14 @@ async def open_services(
         ports = (config.sites_http_port, config.sites_https_port)
         busiest = TopConsumers(database, host.vitals, host.databases, data.databases.ended, ports)
         checks = Checks(
-            database, host.launcher, host.name_server, host.vitals, host.databases, config.data_dir, busiest
+            database,
+            host.launcher,
+            host.name_server,
+            host.vitals,
+            host.databases,
+            config.data_dir,
+            busiest,
+            relay=config.mail is not None,
         )
         loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
         loops.repeat("updates of packages", UPDATES_SECONDS, partial(check_daily, database))
@@ -237,6 +245,7 @@ async def open_services(
                 receivers=receivers,
                 authority=authority,
                 delegations=delegations,
+                txt_records=RememberedTexts(host.txt_records),
                 php=host.php,
                 php_extensions=host.php_extensions,
                 certificates=served.certificates,

@@ -33,6 +33,7 @@ from svc_webhost.postgres import Postgres
 from svc_webhost.restic import Restic, SystemRestic
 from svc_webhost.sftp import SftpServer, SftpServing
 from svc_webhost.site_tasks import HostTasks, SiteTasks
+from svc_webhost.txt_records import TxtRecords, txt_records
 from svc_webhost.visitors import NftBound, VisitorBound
 from svc_webhost.vitals import SystemVitals, Vitals
 from svc_webhost.wordpress import PhpWordPressSites, WordPressSites, WordPressTree
@@ -64,6 +65,7 @@ class Host:
     own_release: OwnRelease | None = None
     """The panel's own release, if its package installed it."""
     resolve: Resolve = resolve
+    txt_records: TxtRecords = txt_records
     clock: Clock = utc_now
     foreign_hosts: ForeignHosts = field(default_factory=SystemForeignHosts)
     open_acme: OpenHttp | None = None

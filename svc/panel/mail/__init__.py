@@ -1,0 +1,1 @@
+"""Mail that programs of sites send."""
