@@ -262,7 +262,7 @@ async def health_round(folder: Path) -> Figure:
         async with open_panel(database, folder, host, loops=None) as panel:
             owner = await panel.person("ada@example.com")
             busiest = TopConsumers(database, vitals, host.databases, {}, ())
-            checks = Checks(database, launcher, names, vitals, host.databases, folder, busiest)
+            checks = Checks(database, launcher, names, vitals, host.databases, folder, busiest, relay=True)
             watch = HealthWatch(database, checks.all())
 
             async def grown(begin: int, end: int) -> float:

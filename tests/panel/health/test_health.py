@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from socket import AF_INET, AF_INET6, create_connection, socket
@@ -140,6 +141,21 @@ async def set_back(world: World) -> None:
     )
 
 
+async def held_mail(world: World) -> None:
+    await world.sql(
+        "INSERT INTO site_mail_settings (site_id, held_at, held_reason) VALUES ($1, now(), 'too many')", world.site
+    )
+
+
+async def waiting_mail(world: World) -> None:
+    await world.sql(
+        """INSERT INTO site_mails (message, site_id, sender, recipient, bytes, accepted_at, deadline_at)
+           VALUES (gen_random_uuid(), $1, 'a@ada.example.com', 'b@example.net', 1, now() - interval '90 minutes',
+                   now() + interval '2 days')""",
+        world.site,
+    )
+
+
 INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatus, str], ...] = (
     (CheckName.DISK, full, CRITICAL, "96 % full"),
     (CheckName.INODES, no_inodes, CRITICAL, "99 %"),
@@ -158,6 +174,8 @@ INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatu
     (CheckName.DNS, unserved, WARNING, "ada.example.com"),
     (CheckName.CLOCK, not_kept, WARNING, "not synchronized"),
     (CheckName.CLOCK, set_back, CRITICAL, "60 minutes"),
+    (CheckName.MAIL, held_mail, WARNING, "ada.example.com"),
+    (CheckName.MAIL, waiting_mail, WARNING, "1 wait, the oldest for 1.5 hours"),
 )
 
 
@@ -197,6 +215,26 @@ async def test_sites_without_a_schedule_are_named_unless_they_should_have_none(w
     assert (named.status, fine.status) == (OK, OK)
     assert named.message == "No backup is overdue. Sites without a backup schedule: ada.example.com."
     assert fine.message == "No backup is overdue."
+
+
+async def test_mail_that_one_recipient_defers_is_no_warning_while_others_get_theirs(world: World) -> None:
+    await waiting_mail(world)
+    await waiting_mail(world)
+    await world.sql(
+        """UPDATE site_mails SET state = 'sent', ended_at = now()
+           WHERE id = (SELECT id FROM site_mails LIMIT 1)"""
+    )
+
+    finding = await world.checks.mail(OK)
+
+    assert (finding.status, finding.message) == (OK, "Mails of sites that wait for delivery: 1.")
+
+
+async def test_a_fresh_panel_says_that_it_sends_no_mail_of_sites(world: World) -> None:
+    finding = await replace(world.checks, relay=False).mail(OK)
+
+    assert finding.status is WARNING
+    assert finding.message == "This server sends no mail of sites: set host and sender of [mail] (docs/mail.md)."
 
 
 def test_every_check_is_injected_once() -> None:

@@ -112,7 +112,9 @@ async def server(
             await sites.generations.start([])
             launched = Launched(knot, sites, engines)
             busiest = TopConsumers(panel_database, SystemVitals(), engines.servers, {}, ())
-            checks = Checks(panel_database, launched, knot.server, SystemVitals(), engines.servers, disk, busiest)  # type: ignore[arg-type]
+            checks = Checks(
+                panel_database, launched, knot.server, SystemVitals(), engines.servers, disk, busiest, relay=True
+            )  # type: ignore[arg-type]
             wanted = {CheckName.DISK, CheckName.INODES, CheckName.SERVICES, CheckName.DNS}
             watch = HealthWatch(panel_database, {name: check for name, check in checks.all().items() if name in wanted})
             yield Server(panel_database, watch, knot, sites, engines, disk)
@@ -226,7 +228,7 @@ async def test_a_database_whose_answers_are_lost_is_critical_and_well_once_they_
 ) -> None:
     async with proxy_to(panel_database_url) as proxy, Database.open(proxy.url) as behind:
         busiest = TopConsumers(behind, SystemVitals(), {}, {}, ())
-        checks = Checks(behind, None, None, SystemVitals(), {}, Path("/"), busiest)  # type: ignore[arg-type]
+        checks = Checks(behind, None, None, SystemVitals(), {}, Path("/"), busiest, relay=True)  # type: ignore[arg-type]
         watch = HealthWatch(panel_database, {CheckName.DATABASE: checks.answering})
         proxy.answering = False
         for _ in range(WORSE_LOOKS):

@@ -63,6 +63,7 @@ OVERDUE: Final = {
 """The age of the newest backup from which it is a warning, and from which it is critical. One missed daily or weekly
 backup causes no warning: 48 hours plus 2, and 14 days plus 1."""
 REMOTE_FAILED: Final = timedelta(hours=24)
+MAIL_WAITS: Final = timedelta(hours=1)
 # How far the clock may be behind the last audited operation. Steps of a time service are much smaller.
 CLOCK_BEHIND: Final = timedelta(minutes=2)
 _NAMED: Final = 5
@@ -75,7 +76,7 @@ def _several(of: str, items: list[str]) -> str:
 
 @dataclass
 class Checks:
-    """`data` is the folder of the sites and of the panel's database."""
+    """`data` is the folder of the sites and of the panel's database. `relay`: whether the service has one for mail."""
 
     database: Database
     launcher: Launcher
@@ -84,6 +85,7 @@ class Checks:
     databases: DatabaseServers
     data: Path
     busiest: TopConsumers
+    relay: bool
 
     def all(self) -> Mapping[CheckName, Check]:
         return {
@@ -99,6 +101,7 @@ class Checks:
             CheckName.DATABASE: self.answering,
             CheckName.DNS: self.dns,
             CheckName.CLOCK: self.clock,
+            CheckName.MAIL: self.mail,
         }
 
     async def disk(self, before: HealthStatus) -> Finding:
@@ -251,3 +254,33 @@ class Checks:
         if not await trio.to_thread.run_sync(self.vitals.synchronised):
             return Finding(HealthStatus.WARNING, "The clock is not synchronized: no time service runs.", 0)
         return Finding(HealthStatus.OK, "The clock is synchronized by a time service.", 0)
+
+    async def mail(self, before: HealthStatus) -> Finding:
+        """Mail of sites. That of the panel itself has an alert of its own."""
+        if not self.relay:
+            message = "This server sends no mail of sites: set host and sender of [mail] (docs/mail.md)."
+            return Finding(HealthStatus.WARNING, message)
+        # A recipient whose server defers for days is no fault of this server: mail to others is delivered meanwhile.
+        row = await self.database.fetchone(
+            """SELECT count(*) AS number, now() - min(accepted_at) AS age,
+                      EXISTS (SELECT FROM site_mails WHERE state = 'sent' AND ended_at > now() - $1::interval) AS sent
+               FROM site_mails JOIN sites ON sites.id = site_id
+               LEFT JOIN site_mail_settings AS own ON own.site_id = sites.id
+               WHERE site_mails.state = 'queued' AND sites.status = 'active' AND enabled IS NOT FALSE""",
+            MAIL_WAITS,
+        )
+        if row["number"] and row["age"] > MAIL_WAITS and not row["sent"]:
+            hours = row["age"].total_seconds() / 3600
+            message = (
+                f"No mail of sites was delivered in the last hour; {row['number']} wait, the oldest for "
+                f"{hours:.1f} hours. `svc site mails SITE` has the relay's answers."
+            )
+            return Finding(HealthStatus.WARNING, message, row["number"])
+        held = await self.database.fetch(
+            """SELECT domain FROM site_mail_settings JOIN sites ON sites.id = site_id
+               WHERE held_at IS NOT NULL ORDER BY held_at DESC"""
+        )
+        if held:
+            message = _several("The mail of sites is held, as they passed a limit", [each["domain"] for each in held])
+            return Finding(HealthStatus.WARNING, message, len(held))
+        return Finding(HealthStatus.OK, f"Mails of sites that wait for delivery: {row['number']}.", row["number"])

@@ -43,6 +43,7 @@ class CheckName(StrEnum):
     DATABASE = "database"
     DNS = "dns"
     CLOCK = "clock"
+    MAIL = "mail"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ async def test_what_is_critical_is_seen_while_the_page_is_open_and_so_is_its_end
         await panel.core.person(ADA)
         folder = panel.core.services.config.folders.data
         busiest = TopConsumers(panel_database, vitals, host.databases, {}, ())
-        checks = Checks(panel_database, host.launcher, host.name_server, vitals, host.databases, folder, busiest)
+        checks = Checks(
+            panel_database, host.launcher, host.name_server, vitals, host.databases, folder, busiest, relay=True
+        )
         watch = HealthWatch(panel_database, {CheckName.DISK: checks.disk, CheckName.DNS: checks.dns})
 
         async def looks(number: int, filled: float) -> None:
