@@ -24,6 +24,8 @@ const GOOD = new Set([
   "agrees",
   "current",
   "done",
+  "sent",
+  "signed",
 ]);
 const BUSY = new Set([
   "creating",
@@ -60,6 +62,7 @@ const BAD = new Set([
   "suspend",
   "missing",
   "blocks",
+  "held",
 ]);
 
 export function badge(status: string, why?: string | null): TemplateResult {

@@ -24,6 +24,7 @@ import { siteDomains } from "./site-domains";
 import { PROTECTION, siteProtection } from "./site-protection";
 import { siteHtaccess } from "./site-htaccess";
 import { siteLogs } from "./site-logs";
+import { siteMail } from "./site-mail";
 import { siteMigration } from "./site-migration";
 import { sitePhp } from "./site-php";
 import { siteSchedules } from "./site-schedules";
@@ -68,6 +69,7 @@ export const SITE_TABS: SiteTab[] = [
   { path: "databases", label: "Databases", for: ["database.list"], open: siteDatabases },
   { path: "php", label: "PHP", of: ["php", "wordpress"], for: ["site.php_show"], open: sitePhp },
   { path: "schedules", label: "Schedules", for: ["schedule.list"], open: siteSchedules },
+  { path: "mail", label: "Mail", for: ["site.mail"], open: siteMail },
   { path: "backups", label: "Backups", for: ["backup.list"], open: siteBackups },
   { path: "certificate", label: "Certificate", for: ["certificate.get"], open: siteCertificate },
   { path: "members", label: "Members", for: ["member.list"], open: siteMembers },
