@@ -113,8 +113,15 @@ async def server(
             launched = Launched(knot, sites, engines)
             busiest = TopConsumers(panel_database, SystemVitals(), engines.servers, {}, ())
             checks = Checks(
-                panel_database, launched, knot.server, SystemVitals(), engines.servers, disk, busiest, relay=True
-            )  # type: ignore[arg-type]
+                panel_database,
+                launched,  # type: ignore[arg-type]
+                knot.server,
+                SystemVitals(),
+                engines.servers,
+                disk,
+                busiest,
+                relay=True,
+            )
             wanted = {CheckName.DISK, CheckName.INODES, CheckName.SERVICES, CheckName.DNS}
             watch = HealthWatch(panel_database, {name: check for name, check in checks.all().items() if name in wanted})
             yield Server(panel_database, watch, knot, sites, engines, disk)
