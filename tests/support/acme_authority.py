@@ -70,6 +70,10 @@ class FakeAuthority:
         """Its names in CAA records."""
         self.processing = 0
         """How often an order is asked for before its certificate is there."""
+        self.window: tuple[datetime.datetime, datetime.datetime] | None = None
+        """When it would have certificates renewed (RFC 9773); None: it suggests nothing."""
+        self.replaced: list[str | None] = []
+        """The certificate that each order says it replaces."""
         self._faults: dict[str, list[Answer]] = {}
         self._nonces: set[str] = set()
         self._numbers = itertools.count(1)
@@ -101,12 +105,17 @@ class FakeAuthority:
             return self._respond(fault.status, fault.problem, fault.headers, fault.text)
         if resource == "directory":
             urls = {"newNonce": "nonce", "newAccount": "account", "newOrder": "neworder"}
+            if self.window is not None:
+                urls["renewalInfo"] = "renewal-info"
             meta = {
                 "termsOfService": f"{BASE}/terms",
                 "externalAccountRequired": bool(self.external),
                 "caaIdentities": self.identities,
             }
             return self._respond(200, {name: f"{BASE}/{path}" for name, path in urls.items()} | {"meta": meta})
+        if resource == "renewal-info" and self.window is not None:
+            start, end = (each.isoformat().replace("+00:00", "Z") for each in self.window)
+            return self._respond(200, {"suggestedWindow": {"start": start, "end": end}}, {"Retry-After": "21600"})
         if resource == "nonce":
             return self._respond(200, None)
         return self._signed(resource, number, request)
@@ -158,6 +167,9 @@ class FakeAuthority:
 
     def _neworder(self, number: str, payload: dict[str, Any], *_: object) -> httpx.Response:
         made = str(next(self._numbers))
+        self.replaced.append(payload.get("replaces"))
+        if payload.get("replaces") in self.replaced[:-1] and payload.get("replaces") is not None:
+            return self._refuse("alreadyReplaced", "There is an order that replaces it.", 409)
         self.orders[made] = _Order([each["value"] for each in payload["identifiers"]])
         return self._order(made, None, status=201)
 
@@ -263,6 +275,8 @@ def _certificate(
         .add_extension(x509.BasicConstraints(ca=names is None, path_length=None), critical=True)
     )
     if names is not None:
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+        builder = builder.add_extension(issuer_id, critical=False)
         alternatives = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
         builder = builder.add_extension(alternatives, critical=False)
     return builder.sign(issuer_key, hashes.SHA256())

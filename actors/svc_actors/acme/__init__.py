@@ -21,7 +21,7 @@ Why: docs/decisions/0016-own-acme-client.md.
 from svc_actors.acme.client import AcmeClient, ExternalAccount
 from svc_actors.acme.errors import AcmeError, AuthorityAway, NamesRefused, RateLimited, Refused
 from svc_actors.acme.keys import load_key, new_key, pem_of, signing_request
-from svc_actors.acme.messages import Authorization, Challenge, ChallengeType, Order, Status
+from svc_actors.acme.messages import Authorization, Challenge, ChallengeType, Order, RenewalInfo, Status, Window
 from svc_actors.acme.proofs import CHALLENGE_PATH, Challenges, Http01, Proof
 
 __all__ = [
@@ -40,7 +40,9 @@ __all__ = [
     "Proof",
     "RateLimited",
     "Refused",
+    "RenewalInfo",
     "Status",
+    "Window",
     "load_key",
     "new_key",
     "pem_of",

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from svc_actors.acme.errors import AcmeError, AuthorityAway, RateLimited, Refused, kind_of, refused
+from svc_actors.acme.errors import AcmeError, AuthorityAway, NamesRefused, RateLimited, Refused, kind_of, refused
 from svc_actors.acme.keys import Key, base64url, bound, jwk, signed, thumbprint
-from svc_actors.acme.messages import Authorization, Challenge, Directory, Order
+from svc_actors.acme.messages import Authorization, Challenge, Directory, Order, RenewalInfo
 from svc_actors.retry_after import retry_after_seconds
 
 _ATTEMPTS: Final = 12
@@ -68,11 +68,34 @@ class AcmeClient:
             await self._post(self._account_url, {"contact": wanted["contact"]})
         return self._account_url
 
-    async def new_order(self, names: Sequence[str]) -> Order:
-        """Order a certificate for these names or addresses. The authority may answer with an existing open order."""
-        identifiers = [{"type": _kind(name), "value": name} for name in names]
-        response = await self._post((await self.directory()).new_order, {"identifiers": identifiers})
+    async def new_order(self, names: Sequence[str], replaces: str | None = None) -> Order:
+        """Order a certificate for these names or addresses. The authority may answer with an existing open order.
+        `replaces`: the certificate that the new one follows, as the authority names it; renewals that it has suggested
+        may be free of its limits (RFC 9773, section 5)."""
+        directory = await self.directory()
+        wanted: dict[str, Any] = {"identifiers": [{"type": _kind(name), "value": name} for name in names]}
+        if replaces is not None and directory.renewal_info is not None:
+            try:
+                response = await self._post(directory.new_order, wanted | {"replaces": replaces})
+                return self._order(response, self._location(response))
+            except NamesRefused:
+                raise
+            except Refused:
+                # The authority does not know the certificate, or it was replaced: an order does without.
+                pass
+        response = await self._post(directory.new_order, wanted)
         return self._order(response, self._location(response))
+
+    async def renewal_info(self, certificate: str) -> RenewalInfo | None:
+        """What the authority suggests for a certificate that it has issued; None if it suggests nothing."""
+        url = (await self.directory()).renewal_info
+        if url is None:
+            return None
+        response = await self._send("GET", f"{url.rstrip('/')}/{certificate}")
+        if not response.is_success:
+            raise _failure(response)
+        found = self._read(RenewalInfo, response)
+        return found.model_copy(update={"retry_after": retry_after_seconds(response.headers)})
 
     async def order(self, url: str) -> Order:
         return self._order(await self._post(url, None), url)

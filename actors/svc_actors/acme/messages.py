@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from svc_actors.acme.errors import AcmeError, refused
 
@@ -45,7 +45,22 @@ class Directory(_Answer):
     new_nonce: str = Field(alias="newNonce")
     new_account: str = Field(alias="newAccount")
     new_order: str = Field(alias="newOrder")
+    renewal_info: str | None = Field(None, alias="renewalInfo")
     meta: Meta = Meta()
+
+
+class Window(_Answer):
+    start: AwareDatetime
+    end: AwareDatetime
+
+
+class RenewalInfo(_Answer):
+    """When the authority would have a certificate renewed (RFC 9773, section 4.2), and after how many seconds it wants
+    to be asked again, if it said so."""
+
+    window: Window = Field(alias="suggestedWindow")
+    explanation: str | None = Field(None, alias="explanationURL")
+    retry_after: float | None = None
 
 
 class Challenge(_Answer):

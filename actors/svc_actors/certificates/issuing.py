@@ -25,11 +25,12 @@ from urllib.parse import urlsplit
 import structlog
 from cryptography import x509
 
-from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, new_key, pem_of
+from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, RenewalInfo, new_key, pem_of
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.certificates import left_out
 from svc_actors.certificates.chain import issuer_of, leaf_of, names_of
 from svc_actors.certificates.left_out import CurrentCertificate, LeftOut, Refusal
+from svc_actors.certificates.suggestions import ASKED_EVERY, certificate_id, due_by, pause_before_next
 from svc_actors.certificates.timing import RENEWED_WITH_LEFT, pause_after, renewal_of
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
@@ -65,6 +66,20 @@ class IssuingAttempt:
     account_url: str | None
     key: bytes
     order_url: str | None
+    replaces: str | None
+    """The current certificate, as the authority names it."""
+
+
+@dataclass(frozen=True)
+class RenewalCheck:
+    """The authority is to be asked when it would have `certificate` renewed."""
+
+    certificate: str
+    directory: str
+    account_key: bytes
+
+
+Step = Wait | IssuingAttempt | RenewalCheck
 
 
 @dataclass(frozen=True)
@@ -154,14 +169,21 @@ class IssuedCertificate(Actor):
         row = await self._database.fetchrow("SELECT * FROM acme_certificates WHERE name = $1", self.key)
         return None if row is None else self._issued(row)
 
-    async def step(self) -> Wait | IssuingAttempt:
+    async def step(self) -> Step:
         """What to do now. Records the key of a new order when one is due."""
 
-        async def work(tx: Transaction) -> Wait | IssuingAttempt:
+        async def work(tx: Transaction) -> Step:
             row = await self._row(tx)
             now = datetime.now(UTC)
+            current = None if row["chain"] is None else certificate_id(row["chain"])
             if row["due_at"] > now:
-                return Wait(row["due_at"])
+                if current is None or row["order_key"] is not None or row["failures"]:
+                    return Wait(row["due_at"])
+                if row["renewal_info_at"] > now:
+                    return Wait(min(row["due_at"], row["renewal_info_at"]))
+                account = await tx.fetchone("SELECT * FROM acme_accounts WHERE directory = $1", row["directory"])
+                key = self._sealer.unseal(account["sealed_key"], _ACCOUNT_KEY)
+                return RenewalCheck(current, row["directory"], key)
             if row["order_began"] is not None and now - row["order_began"] > MOST_UNDER_WAY:
                 await self._fail(tx, row, Refused("The authority did not decide about the order within an hour."))
                 return Wait((await self._row(tx))["due_at"])
@@ -181,9 +203,34 @@ class IssuedCertificate(Actor):
                 account["url"],
                 self._sealer.unseal(row["order_key"], _CERTIFICATE_KEY),
                 row["order_url"],
+                current,
             )
 
         return await self._database.transact(work)
+
+    async def renewal_suggested(self, certificate: str, suggested: RenewalInfo | None) -> None:
+        """Record when the authority would have this certificate renewed, and when to ask again."""
+
+        async def work(tx: Transaction) -> None:
+            row = await self._row(tx)
+            if row["chain"] is None or certificate_id(row["chain"]) != certificate or row["order_key"] is not None:
+                return
+            due_at = row["due_at"] if suggested is None else due_by(suggested.window, row["due_at"], row["not_after"])
+            # One that is renewed early may be about to be revoked, so it does not do until its lifetime's third.
+            await tx.execute(
+                """UPDATE acme_certificates
+                   SET due_at = $2, renewal_info_at = now() + $3::interval, renewal_asked = renewal_asked OR $4
+                   WHERE name = $1""",
+                self.key,
+                due_at,
+                pause_before_next(None if suggested is None else suggested.retry_after),
+                due_at < row["due_at"],
+            )
+            if suggested is not None and due_at != row["due_at"]:
+                why = suggested.explanation
+                log.info("certificate.renewal_moved", certificate=self.key, due_at=due_at.isoformat(), explanation=why)
+
+        await self._database.transact(work)
 
     async def registered(self, directory: str, url: str) -> None:
         await self._database.execute("UPDATE acme_accounts SET url = $2 WHERE directory = $1", directory, url)
@@ -219,7 +266,7 @@ class IssuedCertificate(Actor):
                    SET chain = $2, sealed_key = order_key, issuer = $3, not_before = $4, not_after = $5, due_at = $6,
                        order_key = NULL, order_began = NULL, order_url = NULL,
                        failures = 0, last_error = NULL, failed_at = CASE WHEN $7 THEN failed_at END, told_at = NULL,
-                       renewal_asked = false
+                       renewal_asked = false, renewal_info_at = now() + $8::interval
                    WHERE name = $1""",
                 self.key,
                 chain,
@@ -228,6 +275,7 @@ class IssuedCertificate(Actor):
                 leaf.not_valid_after_utc,
                 renewal_of(leaf.not_valid_before_utc, leaf.not_valid_after_utc),
                 len(names) < len(row["names"]),
+                ASKED_EVERY,
             )
             told = {"names": names, "issuer": issuer_of(leaf), "not_after": leaf.not_valid_after_utc.isoformat()}
             target = Target("certificate", self.key, ", ".join(names))

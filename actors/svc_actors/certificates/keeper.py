@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
@@ -31,7 +32,14 @@ from svc_actors.acme import (
     signing_request,
 )
 from svc_actors.acme.errors import refused
-from svc_actors.certificates.issuing import CertificateWithKey, IssuedCertificate, IssuingAttempt, Wait
+from svc_actors.certificates.issuing import (
+    CertificateWithKey,
+    IssuedCertificate,
+    IssuingAttempt,
+    RenewalCheck,
+    Step,
+    Wait,
+)
 from svc_actors.certificates.left_out import Refusal
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.runtime import ActorSystem, Ref
@@ -107,6 +115,9 @@ class Keeper(Generic[ChallengesT]):
     async def attempt(self) -> datetime:
         """Do what is due now; returns when the next step is due."""
         step = await self._actor.ask(IssuedCertificate.step)
+        if isinstance(step, RenewalCheck):
+            await self._check(step)
+            step = await self._actor.ask(IssuedCertificate.step)
         # The type of challenge in the configuration may have changed meanwhile: proofs of another type are shown by
         # another keeper, at another place.
         while isinstance(step, IssuingAttempt) and step.challenge is self.challenges.type:
@@ -116,10 +127,20 @@ class Keeper(Generic[ChallengesT]):
                 await self.challenges.withdraw(self._name)
         return step.until if isinstance(step, Wait) else datetime.now(UTC)
 
-    async def _order(self, work: IssuingAttempt) -> Wait | IssuingAttempt:
+    async def _check(self, check: RenewalCheck) -> None:
+        """Ask the authority when it would have the certificate renewed. That it does not answer is no failure of the
+        certificate: its lifetime decides, as for an authority that suggests nothing."""
+        suggested = None
+        async with self._open_http() as http:
+            client = AcmeClient(http, check.directory, load_key(check.account_key))
+            with suppress(AcmeError):
+                suggested = await client.renewal_info(check.certificate)
+        await self._actor.ask(IssuedCertificate.renewal_suggested, check.certificate, suggested)
+
+    async def _order(self, work: IssuingAttempt) -> Step:
         """Work on an order until it has ended. If the authority refused some of its names, an order for the other names
         follows."""
-        step: Wait | IssuingAttempt = work
+        step: Step = work
         try:
             async with self._open_http() as http:
                 client = AcmeClient(http, work.directory, load_key(work.account_key), work.account_url)
@@ -149,7 +170,7 @@ class Keeper(Generic[ChallengesT]):
             )
             await self._actor.ask(IssuedCertificate.registered, work.directory, url)
         elif work.order_url is None:
-            order = await client.new_order(work.names)
+            order = await client.new_order(work.names, work.replaces)
             identities = (await client.directory()).meta.caa_identities
             await self._actor.ask(IssuedCertificate.ordered, work.directory, order.url, identities)
         else:
