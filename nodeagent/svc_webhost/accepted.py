@@ -77,6 +77,11 @@ def is_denied_pattern(text: str) -> bool:
     return _fits(DENIED_PATTERN, LONGEST_PATTERN, text)
 
 
+def no_programs_in(folder: str) -> str:
+    """The pattern that denies the PHP programs in a folder, given as a path, and below it."""
+    return f"{folder}/**/*.php"
+
+
 def is_protected_place(text: str) -> bool:
     return _fits(PROTECTED_PLACE, LONGEST_PATTERN, text)
 

@@ -69,6 +69,8 @@ class FoundSite:
     """The path of the site's wp-config.php."""
     applications: list[str] = field(default_factory=list)
     """Configuration files of other applications, which have to be changed by hand."""
+    uploads: dict[str, str] = field(default_factory=dict)
+    """Folders of uploads, as paths of the site's URL, each with the product that has them."""
     database: str | None = None
     """The database named in the site's wp-config.php."""
     files: int = 0

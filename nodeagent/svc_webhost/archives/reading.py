@@ -5,11 +5,28 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from svc_webhost.archives import cpmove, extensions, fetched, hestia, passwords, plesk, surroundings, tree, virtualmin
+from svc_webhost.archives import (
+    cpmove,
+    extensions,
+    fetched,
+    hestia,
+    passwords,
+    plesk,
+    surroundings,
+    tree,
+    uploads,
+    virtualmin,
+)
 from svc_webhost.archives.applications import CONFIGURATIONS
 from svc_webhost.archives.model import Account, Kind, Reader, Survey
 
-_READERS: Final[tuple[Reader, ...]] = (fetched.read, cpmove.read, hestia.read, virtualmin.read, plesk.read)
+_READERS: Final[tuple[Reader, ...]] = (
+    fetched.read,
+    cpmove.read,
+    hestia.read,
+    virtualmin.read,
+    plesk.read,
+)
 _WANTED: Final = (
     *(extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED),
     passwords.WANTED,
@@ -22,6 +39,7 @@ _MARKED: Final = (
     plesk.MARKED,
     tree.MARKED,
     surroundings.MARKED,
+    uploads.MARKED,
     CONFIGURATIONS,
 )
 _MOST: Final = 200
@@ -42,8 +60,10 @@ def marked(path: str) -> bool:
 def read(survey: Survey) -> Account:
     read_by = (reader(survey) for reader in _READERS)
     account = _bounded(next((account for account in read_by if account is not None), None) or tree.read(survey))
+    products = uploads.product_files(survey)
     for site in account.sites:
         site.extensions = extensions.extensions_of(survey, site)
+        site.uploads = uploads.uploads_of(site, products)
     return account
 
 

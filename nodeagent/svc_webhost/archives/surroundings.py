@@ -126,7 +126,8 @@ def _around_home(
     if posixpath.dirname(site.root) == home:
         prefix = f"{home}/" if home else ""
         direct = sorted(path for path in survey.marks if path.startswith(prefix))
-        site.home += [path for path in direct if _KEPT_IN_HOME.fullmatch(path, len(prefix)) is not None]
+        kept = [path for path in direct if _KEPT_IN_HOME.fullmatch(path, len(prefix)) is not None]
+        site.home += [path for path in kept if not any(path in sitting for sitting in inner.values())]
 
 
 def _keep_apart(sites: Sequence[FoundSite]) -> None:

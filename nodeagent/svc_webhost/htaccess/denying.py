@@ -27,14 +27,17 @@ _LONGEST: Final = 32 << 10
 _MOST_DEPTH: Final = 20
 """The most nested groups: otherwise the file's author would determine how deep the recursion goes."""
 _BEGIN, _END, _ANYTHING = "\x02", "\x03", "\x04"
-"""Placeholders for `^`, `$` and `.*` in the texts for which an expression stands."""
+"""Placeholders for `^`, `$` and `.*` in the texts for which an expression stands. `.+` counts as `.*`: a pattern may
+deny more."""
 _LONGEST_TEXT: Final = LONGEST_PATTERN + 4
 """The longest pattern with anchors at both ends. A longer text cannot become a pattern, whatever follows."""
 _ESCAPED: Final = rf"\\[^A-Za-z0-9{_BEGIN}-{_ANYTHING}]"
-_CLASS: Final = re.compile(rf"{_ESCAPED}|[A-Za-z0-9_~@=,:&!/.$*+?()|]")
-"""A character of a class. Classes with a range, and negated classes, are not understood."""
+_CLASS: Final = re.compile(rf"{_ESCAPED}|[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_~@=,:&!/.$*+?()|]")
+"""A character of a class, or a range of letters or digits. Negated classes are not understood."""
+SOURCES: Final = frozenset({"php", *(f"php{number}" for number in range(10)), "phps", "pht", "phtm", "phtml", "phar"})
+"""Endings of files with PHP, in any case of letters. nginx runs `.php` in small letters, and shows none of them."""
 _TOKEN: Final = re.compile(
-    rf"({_ESCAPED})|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])|\[((?:{_CLASS.pattern})+)\]"
+    rf"({_ESCAPED})|(\.[*+])|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])|\[((?:{_CLASS.pattern})+)\]"
 )
 _SAYS_WHO: Final = frozenset({"require", "order", "allow", "deny"})
 _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
@@ -46,13 +49,13 @@ def denied_by_section(directive: Directive, lines: Lines, situation: Situation) 
     patterns = _of_section(directive, situation)
     # A denied path has no exceptions. If a section of the file contains `Require all granted`, for example, the site
     # would also deny what that section opens.
-    if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines):
+    if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines, patterns):
         return None
     # Many products write each denial twice, once for Apache 2.2. A line for 2.2 counts only if the file also denies its
     # patterns for current servers.
     if _is_skipped_today(directive) and tuple(patterns) not in _denied_on_all(lines, situation):
         return None
-    return _wanted(patterns, situation)
+    return denial_of(patterns, situation)
 
 
 def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
@@ -63,20 +66,29 @@ def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
     known = [pattern for pattern in patterns if pattern is not None and is_denied_pattern(pattern)]
     # All patterns or none: with only some of them denied, the line would count as translated, and the other paths would
     # be open.
-    if not known or len(known) < len(patterns) or _is_of_a_page(known, base):
+    if not known or len(known) < len(patterns) or _denied_pages(known, base):
         return None
-    return _wanted(known, situation)
+    return denial_of(known, situation)
 
 
-def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
+def denial_of(patterns: Sequence[str], situation: Situation) -> Opinion:
+    """The opinion on a line that denies these patterns."""
     # A pattern without a slash denies the name in all folders, however they are reached. A pattern with a slash denies
     # an address, and a link gives the files another address.
     if situation.around is not None and any("/" in pattern for pattern in patterns):
         return past(situation.around)
-    if set(patterns) <= situation.denied or situation.is_denied:
+    if situation.is_denied or all(_is_covered(pattern, situation) for pattern in patterns):
         return translated("The site denies it.")
     listed = ", ".join(patterns[:5]) + (f" and {len(patterns) - 5} more" if len(patterns) > 5 else "")
     return blocks(f"Add to the site's denied paths: {listed}.", *(Denied(pattern) for pattern in patterns))
+
+
+def _is_covered(pattern: str, situation: Situation) -> bool:
+    """Whether the site denies the pattern, or the same names in a folder above."""
+    base, anywhere, name = pattern.partition("/**/")
+    above = base.split("/")
+    wider = (f"{'/'.join(above[:depth])}/**/{name}" for depth in range(2, len(above))) if anywhere else ()
+    return pattern in situation.denied or name in situation.denied or not situation.denied.isdisjoint(wider)
 
 
 def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
@@ -86,17 +98,23 @@ def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
     if not sections:
         # The top folder is left out: a site can have denied paths, but no setting denies a whole site.
         return [base] if situation.parts and is_denied_pattern(base) else None
-    names = _names(sections[0]) if len(sections) == 1 else None
+    names = names_of(sections[0]) if len(sections) == 1 else None
     if names is None:
         return None
     patterns = [f"{base}/**/{name}" if situation.parts else name for name in names]
-    return patterns if all(map(is_denied_pattern, patterns)) and not _is_of_a_page(patterns, base) else None
+    if not all(map(is_denied_pattern, patterns)):
+        return None
+    pages = _denied_pages(patterns, base)
+    # Where no folder has index.php and another index page, Apache shows none instead of a denied index.php, either.
+    if not pages or (pages == {"index.php"} and situation.parts and situation.has_one_page_at_most):
+        return patterns
+    return None
 
 
-def _is_of_a_page(patterns: Sequence[str], base: str) -> bool:
-    """Whether a pattern denies an index page. If it does, Apache shows the folder's next index page instead."""
+def _denied_pages(patterns: Sequence[str], base: str) -> set[str]:
+    """The index pages that a pattern denies. Apache shows the folder's next index page instead, and nginx does not."""
     likely = [pattern for pattern in patterns if _may_deny(pattern, base)]
-    return any(is_denied(pattern, f"{base}/{page}") for pattern in likely for page in INDEXES)
+    return {page for page in INDEXES if any(is_denied(pattern, f"{base}/{page}") for pattern in likely)}
 
 
 def _may_deny(pattern: str, base: str) -> bool:
@@ -107,17 +125,26 @@ def _may_deny(pattern: str, base: str) -> bool:
     return f"{base}/".startswith(f"{beneath}/") and any(name in f"{base}/{page}" for page in INDEXES)
 
 
-def _names(section: Section) -> list[str] | None:
+def names_of(section: Section) -> list[str] | None:
+    """Patterns of the names that the section is about; None if they are not known."""
     argument = section.argument.strip("\"'")
     if section.name == "files" and not argument.startswith("~"):
         # `?` and `[` are wildcards in <Files>, but not in patterns of the panel. `*` at one end is a wildcard in both.
         return None if re.search(r"[?\[]", argument) else [argument]
     if section.name not in ("files", "filesmatch"):
         return None
-    written = _written_out(argument.removeprefix("~").strip().strip("\"'"))
+    expression = argument.removeprefix("~").strip().strip("\"'")
+    plain = expression.replace("(?i:", "(?:").removeprefix("(?i)")
+    written = _written_out(plain)
     names = [] if written is None else [_name_pattern(each) for each in written]
     known = [name for name in names if name is not None]
-    return known if known and len(known) == len(names) else None
+    if not known or len(known) < len(names):
+        return None
+    # Patterns distinguish capitals. An expression that does not is known if nginx shows the other forms to nobody.
+    if plain != expression:
+        known = [name.lower() for name in known]
+        return known if all(name.rpartition(".")[2] in SOURCES and "." in name for name in known) else None
+    return known
 
 
 def _denies_everybody(sections: tuple[Section, ...], lines: Lines) -> bool:
@@ -138,9 +165,35 @@ def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
     return bool(required) or denied or orders == {("allow,deny",)}
 
 
-def _opened_in_part(lines: Lines) -> bool:
-    """Whether a section of the file allows something that another line of the file may deny."""
-    return lines.once("opened in part", lambda: any(narrowing(each) and _words(each) in _OPENING for each in lines))
+def _opened_in_part(lines: Lines, patterns: Sequence[str]) -> bool:
+    """Whether a section of the file allows something that these patterns may deny."""
+    opened = lines.once("opened in part", lambda: _opened_endings(lines))
+    if not opened:
+        return opened is None
+    denied = [_ending(pattern.rpartition("/")[2]) for pattern in patterns]
+    return any(ending is None or ending in opened for ending in denied)
+
+
+def _opened_endings(lines: Lines) -> Set[str] | None:
+    """Endings of the files that sections allow: pictures, for instance, where programs are denied. None if a section
+    allows others too, or files that are not known."""
+    found = set[str]()
+    for each in lines:
+        if not narrowing(each) or _words(each) not in _OPENING:
+            continue
+        sections = [section for section in each.sections if section.name in narrowing(each)]
+        names = names_of(sections[0]) if len(sections) == 1 else None
+        endings = [_ending(name) for name in names or ("",)]
+        if None in endings:
+            return None
+        found |= {ending for ending in endings if ending is not None}
+    return found
+
+
+def _ending(name: str) -> str | None:
+    """The ending for which the pattern stands, in lower case; None for a pattern of another kind."""
+    match = re.fullmatch(r"\*\.([A-Za-z0-9]+)", name)
+    return None if match is None else match[1].lower()
 
 
 def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
@@ -274,10 +327,16 @@ class _Expression:
 def _letters(token: re.Match[str]) -> list[str]:
     """The letters of which the token matches one."""
     if token[6]:
-        return [letter.removeprefix("\\") if len(letter) > 1 else letter for letter in _CLASS.findall(token[6])]
+        return [letter for part in _CLASS.findall(token[6]) for letter in _of_class(part)]
     if token[1]:
         return [token[1][1]]
-    return [token[5] or {"^": _BEGIN, "$": _END, ".*": _ANYTHING}[token[0]]]
+    return [token[5] or {"^": _BEGIN, "$": _END, ".*": _ANYTHING, ".+": _ANYTHING}[token[0]]]
+
+
+def _of_class(part: str) -> list[str]:
+    if len(part) == 3:
+        return [chr(code) for code in range(ord(part[0]), ord(part[2]) + 1)]
+    return [part.removeprefix("\\") if len(part) > 1 else part]
 
 
 def _continued(texts: Sequence[str], part: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ from svc_webhost.htaccess import rewriting
 from svc_webhost.htaccess.denying import denied_by_section
 from svc_webhost.htaccess.patterns import only_dotfiles
 from svc_webhost.htaccess.php_values import SETTING, php_setting
+from svc_webhost.htaccess.programs import stopped, stopped_endings
 from svc_webhost.htaccess.redirecting import redirect
 from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, past, same, translated
@@ -326,34 +327,41 @@ def _header(directive: Directive, _: Lines, __: Situation) -> Opinion:
 def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     runs_php = bool(arguments) and "php" in arguments[0]
-    if directive.name == "addtype" and not runs_php:
+    stops = stopped_endings(directive)
+    if directive.name == "addtype" and not runs_php and not stops:
         return harmless("nginx knows the types of files by their names.")
     endings = {argument.lstrip(".") for argument in arguments[1:]}
-    if runs_php and situation.php and directive.name in ("addhandler", "addtype") and not narrowing(directive):
+    runs = runs_php and stops is None
+    if runs and situation.php and directive.name in ("addhandler", "addtype") and not narrowing(directive):
         if endings == {"php"}:
             return same("PHP runs files that end with .php, in the version that the site has here.")
         if "php" in endings and all(re.fullmatch("php[0-9]?|phtml", ending) for ending in endings):
             return harmless("PHP runs files that end with .php. Those with the other endings are not shown to anybody.")
     if situation.parts[:2] == ("wp-content", "cache") and directive.name == "forcetype" and situation.wordpress:
         return harmless("WordPress shows what it keeps there.")
-    # A denial in disguise: without ExecCGI, Apache answers 403 for files with the handler cgi-script.
-    if "cgi-script" in arguments[:1] and not endings <= _DENIED_IN_UPLOADS:
-        return blocks("Where no programs may be run, Apache denies these files, and nginx would serve them.")
-    return _no_php(situation) or blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
+    otherwise = blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
+    if stops is None:
+        return otherwise
+    return _stopped(directive, stops, situation) or otherwise
 
 
-def _no_php(situation: Situation) -> Opinion | None:
-    """On a line that forbids PHP in the uploads of WordPress: nginx runs none there, whatever the file says."""
+def _stopped(directive: Directive, endings: frozenset[str], situation: Situation) -> Opinion | None:
+    """On a line that stops files with these endings in its folder."""
     # nginx denies by the address, so a link into the folder from elsewhere would run uploaded files.
     if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads") and situation.around is None:
-        return same("nginx runs nothing that was uploaded.")
-    return None
+        endings -= _DENIED_IN_UPLOADS
+        if not endings:
+            return same("nginx runs nothing that was uploaded.")
+    return stopped(directive, endings, situation)
 
 
 def _php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     # This is not a setting but a denial: it prevents uploaded scripts from being run.
-    if [argument.lower() for argument in directive.arguments] in (["engine", "off"], ["engine", "0"]):
-        return _no_php(situation) or blocks("nginx runs what ends with .php, also here.")
+    name, *value = [argument.lower() for argument in directive.arguments] or [""]
+    # Apache refuses a file with php_admin_flag. Of php_flag it takes every word but these two for off.
+    if directive.name == "php_flag" and name == "engine" and len(value) == 1 and value[0] not in ("on", "1"):
+        opinion = _stopped(directive, frozenset({"php"}), situation)
+        return opinion or blocks("nginx runs what ends with .php, also here.")
     return php_setting(directive, lines, situation)
 
 

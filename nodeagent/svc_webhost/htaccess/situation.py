@@ -69,6 +69,16 @@ class Situation:
         return not self.within.isdisjoint(pattern.removesuffix("/") for pattern in self.denied)
 
     @cached_property
+    def has_one_page_at_most(self) -> bool:
+        """Whether no folder from this one down has index.php and another index page; False if that is not known."""
+        here = "" if self.at_top else f"{self.folder}/"
+        return self.indexes is not None and not any(
+            "index.php" in pages and len(pages) > 1
+            for folder, pages in self.indexes.items()
+            if f"{folder}/".startswith(here)
+        )
+
+    @cached_property
     def logins(self) -> frozenset[str] | None:
         """The logins that may enter the folder; None: everybody may."""
         # The innermost protected path applies. All candidates are the folder or its parents, so the innermost is the

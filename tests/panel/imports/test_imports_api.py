@@ -119,6 +119,23 @@ async def test_an_application_around_a_document_root_is_placed_whole(world: Worl
     assert [path.name for path in (other / "public").rglob("*")] == ["index.html"]
 
 
+async def test_no_programs_are_run_where_a_product_keeps_uploads_unless_that_is_left_out(world: World) -> None:
+    packed = foreign.Packer()
+    for name in ("index.php", "configuration.php", "images/a.png"):
+        packed.file(f"{MAIN}/public_html/{name}", "x")
+    imported = await world.uploaded(packed.gzipped())
+
+    await world.applied(imported, without=[f"configuration:{MAIN}/media"])
+    site = await world.site(MAIN)
+    denied = (await world.ada.get(f"/sites/{site['id']}/denied-paths")).json()
+
+    assert of(imported, "configuration")[f"{MAIN}/images"] == (
+        "change",
+        "where Joomla keeps uploads: no PHP is run there, the path /images/**/*.php is denied",
+    )
+    assert {each["pattern"] for each in denied} == {"/images/**/*.php", "/tmp/**/*.php"}
+
+
 async def test_tasks_and_the_certificate_come_with_the_site(world: World, tmp_path: Path) -> None:
     files = self_signed(tmp_path, [MAIN, f"www.{MAIN}"])
     pem = files.key.read_text() + files.certificate.read_text()

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 FILES: Final = sorted((Path(__file__).parent / "htaccess").glob("*.toml"))
 READY: Final = {
     *("wordpress", "wordpress-https", "w3-total-cache", "wp-super-cache", "all-in-one-security", "cpanel-php"),
-    *("laravel", "symfony", "slim", "moved", "https", "one-name", "craft", "dokuwiki", "phpbb"),
+    *("laravel", "symfony", "slim", "moved", "https", "one-name", "craft", "dokuwiki", "phpbb", "uploads"),
 }
 
 

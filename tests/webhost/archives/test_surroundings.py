@@ -182,6 +182,37 @@ def test_the_folder_above_a_document_root_fetched_by_ssh_is_its_application(appl
     assert places(account, PORTAL, files) == [*application.needs, "public/index.php"]
 
 
+@pytest.mark.parametrize(
+    ("files", "uploads"),
+    [
+        (
+            ["configuration.php", "libraries/src/Version.php"],
+            {"/images": "Joomla", "/media": "Joomla", "/tmp": "Joomla"},
+        ),
+        (["core/lib/Drupal.php"], {"/sites/default/files": "Drupal"}),
+        (["blog/wp-load.php"], {"/blog/wp-content/uploads": "WordPress"}),
+        (["config/settings.inc.php"], {"/img": "PrestaShop", "/upload": "PrestaShop", "/download": "PrestaShop"}),
+        (["old/app/etc/local.xml"], {"/old/media": "Magento", "/old/var": "Magento"}),
+        (["index.php"], {}),
+    ],
+)
+def test_where_products_keep_uploads_is_known(files: list[str], uploads: dict[str, str]) -> None:
+    account = cpanel({PORTAL: "public_html"}, [f"public_html/{name}" for name in files])
+
+    assert site_of(account, PORTAL).uploads == uploads
+
+
+def test_uploads_of_an_application_are_below_its_document_root() -> None:
+    magento = cpanel({PORTAL: "shop/pub"}, files_of(MAGENTO, "shop"))
+    laravel = cpanel(
+        {MAIN: "public_html", PORTAL: "public_html/portal/public"}, files_of(LARAVEL, "public_html/portal")
+    )
+
+    assert site_of(magento, PORTAL).uploads == {"/media": "Magento"}
+    assert site_of(laravel, PORTAL).uploads == {"/storage": "Laravel"}
+    assert site_of(laravel, MAIN).uploads == {}
+
+
 def test_a_document_root_that_is_a_link_is_the_folder_to_which_it_leads() -> None:
     files = files_of(LARAVEL, "portal")
     for target in ("portal/public", "/home/ada/portal/public", "./portal/../portal/public/"):

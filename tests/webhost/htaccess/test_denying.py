@@ -42,6 +42,8 @@ def wished(text: str, situation: Situation) -> list[str]:
         ('<FilesMatch "^(\\.env|secret)$">\nRequire all denied\n</FilesMatch>', TOP, [".env", "secret"]),
         ('<Files ~ "^([\\._]ht|README$)">\nDeny from all\n</Files>', TOP, [".ht*", "_ht*", "README"]),
         ('<FilesMatch "\\.sw[op]$">\nRequire all denied\n</FilesMatch>', TOP, ["*.swo", "*.swp"]),
+        ('<FilesMatch "^[a-c]$">\nRequire all denied\n</FilesMatch>', TOP, ["a", "b", "c"]),
+        ('<FilesMatch ".+\\.sql$">\nRequire all denied\n</FilesMatch>', TOP, ["*.sql"]),
         (
             "<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
             "<IfModule !mod_authz_core.c>\nDeny from all\n</IfModule>",
@@ -86,7 +88,6 @@ def test_a_denial_is_wished_for_and_translated_where_the_site_has_it(
         '<FilesMatch "\\.(sql|log)$">\nRequire all denied\n</FilesMatch>\n<Files a.sql>\nRequire all granted\n</Files>',
         '<FilesMatch "secret">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[a-z]+$">\nRequire all denied\n</FilesMatch>',
-        '<FilesMatch "^[a-c]$">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[^ab]$">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[ab]+$">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[\\w]x$">\nRequire all denied\n</FilesMatch>',

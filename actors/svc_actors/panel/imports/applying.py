@@ -61,6 +61,7 @@ from svc_actors.panel.imports.plan import (
     is_wordpress_database,
     labels_of,
     site_php,
+    uploads_of,
 )
 from svc_actors.panel.imports.records import (
     ImportRow,
@@ -88,11 +89,13 @@ from svc_actors.store import Transaction
 from svc_actors.undelivered import why_undelivered
 from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_webhost import confined
+from svc_webhost.accepted import no_programs_in
 from svc_webhost.archives.model import FoundDatabase, FoundSite, Kind
 from svc_webhost.archives.placing import ASIDE, below, placed_at
 from svc_webhost.confined.protocol import PlaceImported, RewriteConfiguration
 from svc_webhost.database_clients import HOST
 from svc_webhost.databases import DatabaseError, EngineKind, SiteFile, database_name
+from svc_webhost.htaccess.verdicts import Denied
 from svc_webhost.launcher import Limits
 from svc_webhost.wordpress import SiteDatabase
 
@@ -316,6 +319,7 @@ class ImportApplication:
         # The files are judged twice, here and after the settings were changed: lines that were translated into settings
         # no longer block.
         passwords = imported_password_files(applied, found)
+        site = await self._close_uploads(run, applied, found, site)
         site = await self._tell(run, applied, site, passwords)
         parts = self._parts
         blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, STAGED)
@@ -336,6 +340,24 @@ class ImportApplication:
         await finished(asking)
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
         return True
+
+    async def _close_uploads(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> SiteRow:
+        """Returns the site, in which no PHP is run in the folders where its product keeps uploads."""
+        wishes = [Denied(no_programs_in(path)) for path in uploads_of(applied.account, found, applied.choices)]
+        if not wishes:
+            return site
+
+        async def change(tx: Transaction, locked: SiteRow) -> ChangedTo[list[str]]:
+            lines = await apply_wishes(tx, locked, wishes)
+            return ChangedTo(locked.target, {"uploads": lines}, result=lines)
+
+        try:
+            changed = await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
+        except DeliveryError as error:
+            raise unavailable(why_undelivered(error), hint=_AGAIN) from error
+        for line in changed.result:
+            await run.log(f"Where uploads of {site.domain} are kept, no PHP is run: {line}.")
+        return await read_site(self._database, site.id) or site
 
     async def _tell(
         self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]

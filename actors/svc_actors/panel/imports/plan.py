@@ -14,7 +14,7 @@ from typing import Final
 
 from svc_actors.panel.imports.zones import ImportedZones, ZoneHere
 from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
-from svc_webhost.accepted import is_protected_place
+from svc_webhost.accepted import is_protected_place, no_programs_in
 from svc_webhost.archives.crontab import NoTaskError, Task, typed
 from svc_webhost.archives.model import (
     Account,
@@ -76,6 +76,10 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
     items: list[Item] = []
     for site in account.sites:
         items += _site(site, server, choices)
+        for path in uploads_of(account, site):
+            pattern = no_programs_in(path)
+            reason = f"where {site.uploads[path]} keeps uploads: no PHP is run there, the path {pattern} is denied"
+            items.append(_chosen(Kind.CONFIGURATION, f"{site.domain}{path}", PlanAction.CHANGE, reason))
     for database in account.databases:
         items += _database(account, database)
     zones = ImportedZones(account.zones, names_of(account, choices), server.addresses)
@@ -152,6 +156,13 @@ def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
     if new == site.domain:
         return [alias for alias in site.aliases if choices.wants(Kind.ALIAS, alias)]
     return [f"www.{new}"] if f"www.{site.domain}" in site.aliases else []
+
+
+def uploads_of(account: Account, site: FoundSite, choices: Choices = NO_CHOICES) -> list[str]:
+    """Folders of uploads in which no PHP is to be run. The web server closes that of every WordPress anyway."""
+    wordpress = any(is_wordpress_database(site, database) for database in account.databases)
+    chosen = [path for path in site.uploads if choices.wants(Kind.CONFIGURATION, f"{site.domain}{path}")]
+    return [path for path in chosen if not (wordpress and path == "/wp-content/uploads")]
 
 
 def task_of(account: Account, number: int) -> Task | None:
