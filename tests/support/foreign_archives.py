@@ -1,4 +1,4 @@
-"""One model site as other hosts pack it: cPanel, Plesk, Hestia, Virtualmin, and by hand."""
+"""One model site as other hosts pack it: cPanel, Plesk, DirectAdmin, Hestia, Virtualmin, and by hand."""
 
 from __future__ import annotations
 
@@ -218,6 +218,60 @@ def hestia(
     )
     packed.file(f"./mail/{MAIN}/hestia/mail.conf", f"DOMAIN='{MAIN}'")
     return packed.whole()
+
+
+def directadmin(
+    sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None = None, home: Mapping[str, bytes] = NOTHING
+) -> bytes:
+    """As DirectAdmin 1.709 lays it out; `home`: files of the home next to public_html."""
+    packed, rest = Packer(), Packer()
+    rest.file("./.bashrc", "")
+    rest.file("./Maildir/new/1", "From: x")
+    rest.file("./private-fixtures/orders.csv", "1")
+    packed.file(
+        "backup/user.conf",
+        f"account=ON\nusername={USER}\ndomain={MAIN}\nemail={USER}@{MAIN}\nusertype=user\nphp=ON\n",
+    )
+    packed.file("backup/backup_options.list", "database\ndomain\nemail\n")
+    packed.file("backup/.shadow", "$6$x")
+    tasks = (f"{number}={line}\n" for number, line in enumerate(CRON.splitlines()[1:], start=1))
+    packed.file(
+        "backup/crontab.conf",
+        f"MAILTO={USER}@{MAIN}\n{''.join(tasks)}".replace(
+            "/home/ada/public_html", f"/home/ada/domains/{MAIN}/public_html"
+        ),
+    )
+    packed.file(f"backup/{DATABASE}.sql", DUMP)
+    packed.file(
+        f"backup/{DATABASE}.conf",
+        "accesshosts=0=localhost\ndb_collation=CATALOG_NAME=def&DEFAULT_CHARACTER_SET_NAME=utf8mb4\n"
+        "ada_wp=alter_priv=Y&passwd=%2A5B1E5F0E&plugin=mysql_native_password&select_priv=Y\n",
+    )
+    packed.file("backup/home.tar.gz", rest.gzipped())
+    for domain, tree in sites.items():
+        about = f"backup/{domain}"
+        packed.file(f"{about}/domain.conf", f"domain={domain}\nusername={USER}\nphp=ON\nphp1_select=1\nssl=ON\n")
+        packed.file(f"{about}/domain.usage", "bandwidth=0\n")
+        packed.file(f"{about}/subdomain.list", "dev\n" if domain == MAIN else "")
+        packed.file(f"{about}/domain.pointers", f"parked-{MAIN}=alias\n" if domain == MAIN else "")
+        packed.file(
+            f"{about}/ftp.passwd", f"{USER}=passwd=x&path=/home/{USER}&type=system\nbob@{domain}=passwd=x&path=/\n"
+        )
+        packed.file(f"{about}/email/passwd", "sales:$6$x\n" if domain == MAIN else "")
+        packed.file(f"{about}/email/aliases", f"{USER}:{USER}\ninfo:ada@elsewhere.example\n")
+        packed.file(f"{about}/email/autoresponder.conf", "")
+        packed.tree(f"domains/{domain}/public_html", tree)
+        packed.link(f"domains/{domain}/private_html", "./public_html")
+        packed.file(f"domains/{domain}/stats/index.html", "stats")
+        packed.file(f"domains/{domain}/logs/Jan-2026.tar.gz", "x")
+    packed.file(f"domains/{MAIN}/public_html/dev/index.html", "<h1>dev</h1>")
+    packed.files(f"domains/{MAIN}", home)
+    packed.file(f"backup/{MAIN}/{MAIN}.db", ZONE)
+    packed.file(f"imap/{MAIN}/sales/Maildir/new/1", "From: x")
+    if certificate is not None:
+        packed.file(f"backup/{MAIN}/domain.cert", certificate[0])
+        packed.file(f"backup/{MAIN}/domain.key", certificate[1])
+    return packed.gzipped()
 
 
 def virtualmin(

@@ -21,7 +21,7 @@ from svc_actors.panel.accounts.traffic import sums
 from svc_webhost.apache.htaccess import MOST_DEPTH, TOO_DEEP, parse
 from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.apache.passwords import NoPasswordsError, read_passwords
-from svc_webhost.archives import cpmove, fetched, hestia, plesk, reading, virtualmin
+from svc_webhost.archives import cpmove, directadmin, fetched, hestia, plesk, reading, virtualmin
 from svc_webhost.archives.applications import database_of, rewritten
 from svc_webhost.archives.crontab import NoTaskError, read_crontab, typed
 from svc_webhost.archives.extensions import extensions_of
@@ -149,6 +149,12 @@ def cpanel(text: str) -> object:
 
 def cpanel_told(text: str) -> object:
     return cpmove.read(survey(cp__ada=text, userdata__main=text))
+
+
+def directadmin_told(text: str) -> object:
+    texts = {"backup/user.conf": "username=a\ndomain=a.example\n", "backup/crontab.conf": text}
+    about = ("domain.conf", "domain.pointers", "domain.cust_httpd", "ftp.passwd", "email/aliases")
+    return directadmin.read(survey(**texts, **{f"backup/a.example/{name}": text for name in about}))
 
 
 def hestia_told(text: str) -> object:
@@ -295,6 +301,16 @@ PARSERS = {
     ),
     "descriptions of cPanel": Parser(
         cpanel_told, filled("DNS=shop.example\nmain_domain: a.example\n"), {"lists": "a:\n" + filled("- b\n")}
+    ),
+    "descriptions of DirectAdmin": Parser(
+        directadmin_told,
+        filled("1=*/5 * * * * php /home/a/domains/a.example/public_html/cron.php\n"),
+        {
+            "numbers": "1" * SIZE,
+            "roots": filled("|?DOCROOT=`HOME`/a|\n"),
+            "one root": "|?DOCROOT=`HOME`/" + "a" * SIZE,
+            "values": "a=" + filled("b=%41&"),
+        },
     ),
     "descriptions of Hestia": Parser(
         hestia_told, filled("DOMAIN='a.example' IP='192.0.2.1' "), {"names": "A" * SIZE, "quotes": filled("A='")}

@@ -20,6 +20,7 @@ DOMAIN: Final = re.compile(r"(?=.{3,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})+", re.UNIC
 class Format(StrEnum):
     CPANEL = "cpanel"
     PLESK = "plesk"
+    DIRECTADMIN = "directadmin"
     HESTIA = "hestia"
     VIRTUALMIN = "virtualmin"
     TREE = "tree"

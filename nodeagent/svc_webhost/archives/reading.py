@@ -7,6 +7,7 @@ from typing import Final
 
 from svc_webhost.archives import (
     cpmove,
+    directadmin,
     extensions,
     fetched,
     hestia,
@@ -23,6 +24,7 @@ from svc_webhost.archives.model import Account, Kind, Reader, Survey
 _READERS: Final[tuple[Reader, ...]] = (
     fetched.read,
     cpmove.read,
+    directadmin.read,
     hestia.read,
     virtualmin.read,
     plesk.read,
@@ -30,10 +32,12 @@ _READERS: Final[tuple[Reader, ...]] = (
 _WANTED: Final = (
     *(extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED),
     passwords.WANTED,
+    directadmin.WANTED,
 )
 _MARKED: Final = (
     fetched.MARKED,
     cpmove.MARKED,
+    directadmin.MARKED,
     hestia.MARKED,
     virtualmin.MARKED,
     plesk.MARKED,
@@ -93,6 +97,8 @@ def nested(path: str) -> bool:
     of a site's files."""
     folder, _, name = path.rpartition("/")
     if any(mark in name for mark in _OF_PLESK) and name.endswith((*_PACKED, ".tgz", ".tzst")):
+        return True
+    if directadmin.HOME.fullmatch(path) is not None:
         return True
     stem = next((name.removesuffix(end) for end in (*_PACKED[::-1], ".tar.bz2") if name.endswith(end)), "")
     return (not folder and "." in stem[1:-1]) or _NESTED.fullmatch(path) is not None

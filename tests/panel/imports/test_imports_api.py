@@ -119,6 +119,35 @@ async def test_an_application_around_a_document_root_is_placed_whole(world: Worl
     assert [path.name for path in (other / "public").rglob("*")] == ["index.html"]
 
 
+async def test_an_account_of_directadmin_comes_with_all_that_belongs_to_it(world: World, tmp_path: Path) -> None:
+    files = self_signed(tmp_path, [MAIN, f"www.{MAIN}"])
+    certificate = (files.certificate.read_text(), files.key.read_text())
+    imported = await world.uploaded(foreign.directadmin(foreign.model(), certificate=certificate))
+
+    job = await world.applied(imported)
+    site = await world.site(MAIN)
+    tasks = (await world.ada.get(f"/sites/{site['id']}/schedules")).json()
+    shown = await world.ada.get(f"/imports/{imported['id']}")
+
+    assert (imported["format"], job["status"]) == ("directadmin", "succeeded")
+    assert {name: action for name, (action, _) in of(imported, "site").items()} == dict.fromkeys(
+        (MAIN, f"dev.{MAIN}", ADDON), "import"
+    )
+    assert site["type"] == "wordpress"
+    assert f"parked-{MAIN}" in site["aliases"]
+    assert (world.home(site) / "private-fixtures/orders.csv").exists()
+    assert (world.home(await world.site(f"dev.{MAIN}")) / "public/index.html").read_text() == "<h1>dev</h1>"
+    assert not (world.home(site) / "public/dev").exists()
+    assert [(task["kind"], task["path"]) for task in tasks if task["name"] != "wordpress-cron"] == [
+        ("php", "public/cron.php"),
+        ("url", "/tasks?key=1"),
+    ]
+    assert (await world.ada.get(f"/sites/{site['id']}/ssl")).json()["source"] == "uploaded"
+    assert world.name_server.answers(MAIN, "A") == {"203.0.113.80"}
+    assert "5B1E5F0E" not in shown.text
+    assert "PRIVATE KEY" not in shown.text
+
+
 async def test_no_programs_are_run_where_a_product_keeps_uploads_unless_that_is_left_out(world: World) -> None:
     packed = foreign.Packer()
     for name in ("index.php", "configuration.php", "images/a.png"):

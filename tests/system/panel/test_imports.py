@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 FILES: Final = 2000
 FORMATS: Final[Mapping[str, Callable[[dict[str, Tree]], bytes]]] = {
     "cpanel": foreign.cpanel,
+    "directadmin": foreign.directadmin,
     "hestia": foreign.hestia,
     "virtualmin": foreign.virtualmin,
     "plesk": foreign.plesk,

@@ -32,7 +32,7 @@ export function importsView(): View {
           (one) => html`<tr><td><a href="#/imports/${one.id}">${one.name}</a></td><td>${badge(one.status, one.problem)}</td>
             <td>${one.format ?? "—"}</td><td>${bytes(one.size)}</td><td>${when(one.created_at)}</td></tr>`,
         ),
-        "No imports. A backup of cPanel, Plesk, Hestia or Virtualmin, or files packed with a dump, becomes sites here.",
+        "No imports. A backup of cPanel, Plesk, DirectAdmin, Hestia or Virtualmin, or a packed site, becomes sites here.",
       ),
   });
   return imports;
