@@ -29,6 +29,7 @@ from svc_webhost.nginx.model import (
     WordPress,
 )
 from svc_webhost.nginx.php import php_rules, static_rules
+from svc_webhost.nginx.types import types_of_files
 from svc_webhost.nginx.visitors import GUESSES, visitor_bounds, with_bodies
 
 HTTP_PORT: Final = 80
@@ -290,7 +291,7 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     yield f"worker_connections {WORKER_CONNECTIONS};"
     yield "}"
     yield "http {"
-    yield "include /etc/nginx/mime.types;"
+    yield from types_of_files()
     yield from _HTTP
     yield from visitor_bounds()
     for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):

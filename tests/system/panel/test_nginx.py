@@ -53,6 +53,36 @@ async def test_a_server_without_sites_runs_and_shows_nothing(nginx: Sites) -> No
         await nginx.visit("unknown.example")
 
 
+# Libraries and the output of build tools (PDF.js, Vite: nextcloud/server#42989, hestiacp/hestiacp#2007); text without
+# a character set of its own; HTML, which may name one within.
+TYPES = {
+    "m.mjs": "application/javascript; charset=utf-8",
+    "a.webmanifest": "application/manifest+json",
+    "a.ttf": "font/ttf",
+    "a.vtt": "text/vtt; charset=utf-8",
+    "a.csv": "text/csv; charset=utf-8",
+    "a.txt": "text/plain; charset=utf-8",
+    "a.css": "text/css; charset=utf-8",
+    "a.glb": "model/gltf-binary",
+    "a.svg": "image/svg+xml",
+    "a.html": "text/html",
+    "a.unknown": "application/octet-stream",
+}
+
+
+async def test_files_have_the_types_that_browsers_ask_for(nginx: Sites) -> None:
+    site, root = nginx.site(1001), nginx.folders.sites / "s1001" / "public"
+    for name in TYPES:
+        (root / name).write_text("x")
+        (root / name).chmod(0o644)
+    await nginx.generations.start([site])
+
+    found = {name: (await nginx.visit("site1001.example", f"/{name}")).headers["Content-Type"] for name in TYPES}
+
+    assert found == TYPES
+    assert "duplicate extension" not in nginx.folders.nginx_output.read_text()
+
+
 async def test_the_certificate_that_is_shown_changes_with_the_sites(nginx: Sites) -> None:
     first, second = nginx.certificate("first"), nginx.certificate("second")
     await nginx.generations.start([nginx.site(1001, certificate=first), nginx.site(1002)])
