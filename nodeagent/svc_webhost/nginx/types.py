@@ -1,4 +1,4 @@
-"""Types of files, beside those of nginx's own mime.types, and the character set of text.
+"""Types of files, in addition to those of nginx's own mime.types, and the character set of text.
 
 nginx's list has none of what sites use of today: a module (`.mjs`) as application/octet-stream is not run by any
 browser. The names are those of Debian's /etc/mime.types and, for what is newer, of IANA's register. They are written
