@@ -31,6 +31,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.restic_stand_in import STAND_IN, write_stand_in
+
 MARK: Final = "own_host"
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -208,8 +210,9 @@ def _enter(folder: Path) -> None:
     if _libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare: these tests need root")
     _machine = Path(f"/proc/{os.getppid()}/ns/net")
-    environment = dict(os.environ) | {"OWN": str(folder), "HOST_UUID": str(uuid4())}
-    subprocess.run(["sh", "-c", _HOST], check=True, env=environment)
+    stand_in = str(write_stand_in(folder))
+    environment = dict(os.environ) | {"OWN": str(folder), "HOST_UUID": str(uuid4()), "RESTIC": stand_in}
+    subprocess.run(["sh", "-c", _HOST + STAND_IN], check=True, env=environment)
 
 
 def _control(option: int, value: int) -> None:

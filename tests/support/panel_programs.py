@@ -22,6 +22,7 @@ import trio
 from svc_actors.panel.certificates.served import VisitorAddress, shown_at
 from tests.support.own_etc import copy_etc, with_etc
 from tests.support.pebble import Pebble
+from tests.support.restic_stand_in import with_cheap_keys
 from tests.support.shared import open_for_many
 from tests.support.stack import BIN, Program, free_port
 
@@ -60,7 +61,8 @@ class PanelPrograms:
 
     def inside(self, arguments: Sequence[str]) -> list[str]:
         """`svc` with these, in the namespace of this panel."""
-        return with_etc(self.folder / "etc", *self.tracer, str(BIN / "svc"), *arguments)
+        program = with_cheap_keys(self.folder, *self.tracer, str(BIN / "svc"), *arguments)
+        return with_etc(self.folder / "etc", *program)
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         """Of the core, as root of the server, or as whoever the token is of."""

@@ -21,10 +21,11 @@ from uuid import uuid4
 import trio
 
 from tests.support.acceleration import tell_of_kvm
+from tests.support.restic_stand_in import STAND_IN, write_stand_in
 from tests.support.stack import BIN, Program, Stack
 
 _FOLDERS = ("/var/lib/libvirt", "/var/log/libvirt", "/etc/libvirt", "/var/cache/libvirt")
-_LIFE = """
+_LIFE = f"""
 set -e
 mount --make-rprivate /
 for place in "$@"; do
@@ -43,6 +44,7 @@ mkdir -p /run/libvirt
 printf '%s\n' "$HOST_UUID" | tr -d - > "$OWN/machine-id"
 mount --bind "$OWN/machine-id" /etc/machine-id
 printf 'host_uuid = "%s"\\n' "$HOST_UUID" >> /etc/libvirt/libvirtd.conf
+{STAND_IN}
 virtlogd -d
 libvirtd -d
 echo ready
@@ -151,7 +153,8 @@ def _host(name: str, number: int, bridge: str, subnet: str, folder: Path) -> Ite
             f"route add default via {subnet}.1",
         ):
             _ip("-n", namespace, *words.split())
-        environment = dict(os.environ) | {"OWN": str(own), "HOST_UUID": str(uuid4())}
+        stand_in = str(write_stand_in(own))
+        environment = dict(os.environ) | {"OWN": str(own), "HOST_UUID": str(uuid4()), "RESTIC": stand_in}
         life = subprocess.Popen(
             ["ip", "netns", "exec", namespace, "unshare", "-m", "-u", "sh", "-c", _LIFE, "host", *_FOLDERS],
             stdout=subprocess.PIPE,
