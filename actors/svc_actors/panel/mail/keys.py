@@ -9,7 +9,8 @@ Invariants:
 - the record of a replaced key stays for `STAYS`, so that mail that is on its way is verified;
 - a private key is sealed, and for its zone and selector alone.
 
-Rejected: a key for each site. Receivers look one up by the domain of From, and all names of a zone have one owner."""
+Why: docs/decisions/0058-dkim-of-zones.md.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ server has for its owner. A tenant who hands in something else than the message'
 verify, and of nothing that they could not send anyway.
 
 Mail is signed only once the key's public half is served: until then receivers could not verify a signature.
+
+Why: docs/decisions/0058-dkim-of-zones.md.
 """
 
 from __future__ import annotations
