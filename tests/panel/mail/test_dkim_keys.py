@@ -79,6 +79,19 @@ async def test_a_key_at_rest_is_sealed(world: World) -> None:
     assert b"\x02\x03\x01\x00\x01" not in sealed, "the public exponent, as DER has it"
 
 
+async def test_a_key_that_does_not_open_is_no_reason_to_refuse_mail(world: World) -> None:
+    await signed(world)
+    old = await key_of(world)
+    await world.panel.database.execute("UPDATE dkim_keys SET private_key = sha512('another key of the server')")
+
+    unsigned = await signed(world)
+    await world.ada.post(f"/sites/{world.site}/dns/dkim")
+
+    assert unsigned is None
+    assert (await key_of(world)).selector != old.selector
+    assert verified(world, await signed(world))
+
+
 @pytest.mark.parametrize("domain", ["EXAMPLE.TEST", "example.test."])
 async def test_a_domain_is_known_however_it_is_written(world: World, domain: str) -> None:
     await signed(world)

@@ -17,16 +17,19 @@ from base64 import b64decode, b64encode
 from typing import Annotated, Final
 from uuid import UUID
 
+import structlog
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_der_private_key
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from svc_actors.panel.mail.keys import WANTED, purpose
-from svc_actors.sealing import Sealer
+from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Transaction
 from svc_webhost.knot.names import is_within, to_ascii
 from svc_webhost.mail.dkim import LONGEST_HEADERS, MOST_FIELDS
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.mail")
 
 _NAME: Final = r"[a-z][a-z-]{0,40}"
 _LINE: Final = 76
@@ -78,8 +81,14 @@ class Signatures:
         if row["selector"] is None:
             tx.announce(WANTED, row["name"])
             return None
+        try:
+            private = self._sealer.unseal(row["private_key"], purpose(row["name"], row["selector"]))
+        except CannotUnseal as error:
+            # Mail without a signature is better than none: a new key is made by `dns.rotate_dkim`.
+            log.warning("mail.dkim_key_not_opened", zone=row["name"], error=str(error))
+            return None
         key = load_der_private_key(
-            self._sealer.unseal(row["private_key"], purpose(row["name"], row["selector"])),
+            private,
             None,
             # Checked when it was made. Checking it again takes 90 ms, ten thousand times as long as reading it.
             unsafe_skip_rsa_key_validation=True,
