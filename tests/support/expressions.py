@@ -69,7 +69,7 @@ def pumps(pattern: re.Pattern[Any]) -> set[tuple[str, str]]:
     """For each part that is repeated: a text that leads to it, and what is repeated. Also that part with all before it,
     which is what is tried again and again where a text is searched."""
     source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
-    parser: Any = re._parser
+    parser: Any = importlib.import_module("re._parser")
     found: set[tuple[str, str]] = set()
     _walk(parser.parse(source, pattern.flags & (re.MULTILINE | re.DOTALL | re.IGNORECASE)), "", found)
     return found
