@@ -8,8 +8,8 @@ import pytest
 
 from svc_actors.acme import ChallengeType, Refused
 from svc_actors.certificates import IssuedCertificate, IssuingServices
-from svc_actors.certificates.issuing import IssuingAttempt, Wait
 from svc_actors.certificates.left_out import Refusal
+from svc_actors.certificates.steps import IssuingAttempt, Wait
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database

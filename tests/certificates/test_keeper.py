@@ -23,8 +23,8 @@ from svc_actors.certificates import (
     Keeper,
     read_certificate,
 )
-from svc_actors.certificates.issuing import CertificateWithKey
 from svc_actors.certificates.left_out import LONGEST_RETRY_AFTER
+from svc_actors.certificates.steps import CertificateWithKey
 from svc_actors.certificates.timing import FIRST_PAUSE, LONGEST_PAUSE, pause_after, renewal_of
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer

@@ -10,7 +10,7 @@ from cryptography import x509
 
 from svc_actors.acme import Http01, Window
 from svc_actors.certificates import IssuedCertificate, IssuingServices, Keeper, read_certificate
-from svc_actors.certificates.issuing import CertificateWithKey
+from svc_actors.certificates.steps import CertificateWithKey
 from svc_actors.certificates.suggestions import certificate_id, due_by, pause_before_next
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer

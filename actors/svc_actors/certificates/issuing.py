@@ -15,7 +15,7 @@ The actor decides what to do next (`step`). `Keeper` does it, which may take min
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,6 +30,15 @@ from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.certificates import left_out
 from svc_actors.certificates.chain import issuer_of, leaf_of, names_of
 from svc_actors.certificates.left_out import CurrentCertificate, LeftOut, Refusal
+from svc_actors.certificates.steps import (
+    CertificateWithKey,
+    IssuanceFailure,
+    IssuingAttempt,
+    RenewalCheck,
+    Step,
+    Tell,
+    Wait,
+)
 from svc_actors.certificates.suggestions import ASKED_EVERY, certificate_id, due_by, pause_before_next
 from svc_actors.certificates.timing import RENEWED_WITH_LEFT, pause_after, renewal_of
 from svc_actors.runtime import Actor
@@ -46,64 +55,6 @@ _ACCOUNT_KEY: Final = "ACME account key"
 _CERTIFICATE_KEY: Final = "ACME certificate key"
 
 log = structlog.get_logger("svc.certificates")
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing is to be done before `until`."""
-
-    until: datetime
-
-
-@dataclass(frozen=True)
-class IssuingAttempt:
-    """The data of an attempt: keys in PEM, and URLs as far as they are known."""
-
-    names: tuple[str, ...]
-    challenge: ChallengeType
-    directory: str
-    account_key: bytes
-    account_url: str | None
-    key: bytes
-    order_url: str | None
-    replaces: str | None
-    """The current certificate, as the authority names it."""
-
-
-@dataclass(frozen=True)
-class RenewalCheck:
-    """The authority is to be asked when it would have `certificate` renewed."""
-
-    certificate: str
-    directory: str
-    account_key: bytes
-
-
-Step = Wait | IssuingAttempt | RenewalCheck
-
-
-@dataclass(frozen=True)
-class CertificateWithKey:
-    """A certificate with its chain and its key, in PEM."""
-
-    chain: str
-    key: bytes
-
-
-@dataclass(frozen=True)
-class IssuanceFailure:
-    """A certificate that could not be issued, or that was issued without `names` (then `partly` is set). `not_after`:
-    the end of the current certificate, None if there is none."""
-
-    name: str
-    names: tuple[str, ...]
-    error: AcmeError
-    not_after: datetime | None
-    next_attempt_at: datetime
-    partly: bool = False
-
-
-Tell = Callable[[Transaction, IssuanceFailure], Awaitable[None]]
 
 
 async def _nobody(tx: Transaction, trouble: IssuanceFailure) -> None:

@@ -32,16 +32,10 @@ from svc_actors.acme import (
     signing_request,
 )
 from svc_actors.acme.errors import refused
-from svc_actors.certificates.issuing import (
-    CertificateWithKey,
-    IssuedCertificate,
-    IssuingAttempt,
-    RenewalCheck,
-    Step,
-    Wait,
-)
+from svc_actors.certificates.issuing import IssuedCertificate
 from svc_actors.certificates.left_out import Refusal
 from svc_actors.certificates.settings import AcmeSettings
+from svc_actors.certificates.steps import CertificateWithKey, IssuingAttempt, RenewalCheck, Step, Wait
 from svc_actors.runtime import ActorSystem, Ref
 from svc_actors.store import Caller
 

@@ -34,8 +34,8 @@ from svc_actors.certificates import (
     Keeper,
     left_out,
 )
-from svc_actors.certificates.issuing import Tell
 from svc_actors.certificates.keeper import OpenHttp
+from svc_actors.certificates.steps import Tell
 from svc_actors.panel.certificates.leaf import CertificateError, ParsedCertificate, parsed
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards, wildcards_of
 from svc_actors.panel.certificates.proofs import ChallengeFiles, ZoneProofs

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from svc_actors.certificates import IssuanceFailure
-from svc_actors.certificates.issuing import Tell
+from svc_actors.certificates.steps import Tell
 from svc_actors.panel.certificates.records import site_of_name
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
