@@ -150,6 +150,20 @@ async def test_a_disk_that_fills_leaves_nothing_behind(world: SiteMailWorld, mon
     assert await world.rows() == []
 
 
+async def test_a_spool_that_cannot_be_written_refuses_for_now(
+    world: SiteMailWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(spool, "_created", broken)
+
+    refused = await world.send()
+
+    assert refused.returncode == 75
+    assert b"cannot store mail" in refused.stderr
+
+
 async def test_too_many_queued_mails_are_refused_for_now(world: SiteMailWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "MOST_QUEUED", 2)
     await world.send()
@@ -316,6 +330,16 @@ async def test_a_link_in_the_spool_is_not_followed(world: SiteMailWorld, tmp_pat
     [row] = await world.rows()
     assert world.relay.waiting == 0
     assert row["state"] == "failed"
+
+
+async def test_what_a_killed_core_left_unfinished_is_removed(world: SiteMailWorld) -> None:
+    await world.send()
+    [kept] = world.spooled
+    (world.folders.mail_spool / "0123.part").touch()
+
+    spool.Spool(world.folders.mail_spool).prepare()
+
+    assert world.spooled == [kept]
 
 
 async def ended(stream: trio.SocketStream) -> bool:

@@ -32,7 +32,7 @@ from svc_actors.panel.mail import queue
 from svc_actors.panel.mail.holds import Hold, SiteMailSettings, TellOwner, hold_for_limit, mail_settings_of
 from svc_actors.panel.mail.limits import counts_of, limits_of
 from svc_actors.panel.mail.signing import Signatures, SigningData
-from svc_actors.panel.mail.spool import Spool, SpoolFullError
+from svc_actors.panel.mail.spool import Spool, SpoolError, SpoolFullError
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Transaction
@@ -160,6 +160,9 @@ class Intake:
             refusal = await self._conversation(connection, uid)
         except SpoolFullError:
             refusal = _no_room()
+        except SpoolError as error:
+            log.error("site_mail.not_stored", error=str(error))
+            refusal = Refusal("the server cannot store mail at the moment; nothing was sent", _TEMPORARY)
         except ServiceError as error:
             refusal = Refusal(f"the panel cannot take mail at the moment: {error.message}", _TEMPORARY)
         if refusal is None:
@@ -326,7 +329,10 @@ class _Received:
         return await self._more(most)
 
     async def _more(self, most: int) -> bytes:
-        piece = await self._connection.recv(min(most, 65536))
+        try:
+            piece = await self._connection.recv(min(most, 65536))
+        except OSError:
+            piece = b""
         if not piece:
             raise _EndedError
         return piece

@@ -34,7 +34,11 @@ Arguments = TypeVarTuple("Arguments")
 Receive = Callable[[int], Awaitable[bytes]]
 
 
-class SpoolFullError(Exception):
+class SpoolError(Exception):
+    """A message cannot be stored; the text is the server's error."""
+
+
+class SpoolFullError(SpoolError):
     """There is no room for the message."""
 
 
@@ -44,8 +48,9 @@ class Spool:
         self._threads = trio.CapacityLimiter(8)
 
     def prepare(self) -> None:
-        """Blocks."""
+        """Create the folder, or remove what an earlier process has not finished there. Blocks."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        _removed(list(self._folder.glob(f"*{_PART}")))
 
     def has_room(self) -> bool:
         try:
@@ -54,10 +59,13 @@ class Spool:
             return False
 
     async def write(self, message: UUID, size: int, receive: Receive) -> None:
-        """Store `size` bytes; `receive` returns at most as many as its argument says. Raises `SpoolFullError`, and what
-        `receive` raises."""
+        """Store `size` bytes; `receive` returns at most as many as its argument says. Raises `SpoolError`, and what
+        `receive` raises, which is no `OSError`."""
         part = self._path(message).with_suffix(_PART)
-        descriptor = await self._run(_created, part)
+        try:
+            descriptor = await self._run(_created, part)
+        except OSError as error:
+            raise _failed(error) from error
         try:
             left = size
             while left:
@@ -69,9 +77,7 @@ class Spool:
             await self._run(_finish, descriptor, part, self._path(message))
         except OSError as error:
             await self._give_up(part)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise SpoolFullError from None
-            raise
+            raise _failed(error) from error
         except BaseException:
             await self._give_up(part)
             raise
@@ -111,6 +117,10 @@ class Spool:
 
     async def _run(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
         return await trio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+
+
+def _failed(error: OSError) -> SpoolError:
+    return SpoolFullError(str(error)) if error.errno in (errno.ENOSPC, errno.EDQUOT) else SpoolError(str(error))
 
 
 def _created(path: Path) -> int:
