@@ -19,7 +19,7 @@ from svc.identity.passwords import Passwords
 from svc.identity.retention import remove_old_records
 from svc.identity.settings import read_settings
 from svc.panel.config import PanelConfig
-from svc.panel.held_mail import telling_owners
+from svc.panel.mail.notices import telling_owners
 from svc.panel.services import Panel, PanelLoop, PanelLoops
 from svc.registry.downloads import Downloads
 from svc.service.alerts import ActorAlerts, LoopAlerts
