@@ -78,6 +78,16 @@ async def test_a_message_stays_until_its_last_recipient_has_it(world: SiteMailWo
     assert world.spooled == []
 
 
+async def test_a_large_message_with_eight_bits_arrives_as_it_was_written(world: SiteMailWorld) -> None:
+    lines = "".join(f"{number} Grüße {'x' * 60}\n.{number}\n" for number in range(30_000))
+
+    await world.send(f"From: a@shop.example\nTo: bob@example.net\n\n{lines}")
+    await world.step(DELIVERY)
+
+    mail = await world.relay.next()
+    assert mail.raw.partition(b"\r\n\r\n")[2] == lines.replace("\n", "\r\n").encode()
+
+
 async def test_a_relay_that_is_away_takes_no_attempt_from_what_waits(world: SiteMailWorld) -> None:
     await world.send()
     await world.send()
