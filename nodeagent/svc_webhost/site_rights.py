@@ -34,12 +34,11 @@ _LONGEST_PATH: Final = 300
 """Characters of a path in a message."""
 _FOLDERS: Final = ("public", "private")
 _ASSET: Final = re.compile(
-    r".+\.(?:html?|css|m?js|map|json|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf|otf|eot|mp[34]|webm|ogg|pdf|zip)",
-    re.IGNORECASE,
+    r".+\.(?:html?|css|m?js|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf|otf|eot|mp[34]|webm|ogg)", re.IGNORECASE
 )
-"""What the web server itself answers with, and so has to read. Scripts are read by the site's own account, and a
-configuration file that nobody else can read is as it should be."""
-_READABLE, _REACHABLE = 0o044, 0o011
+"""What pages consist of: the web server itself answers with it, and so has to read it. Scripts are read by the site's
+own account. Not here is what an owner may well keep from visitors by its mode: credentials in JSON, archives, PDF."""
+_READABLE: Final = 0o044
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
 def repair_rights(home: Path, uid: int) -> None:
     """Repair the content of the home's folders, whose own rights are already correct. Raises OSError."""
     for seen in _below(home):
-        if _words(seen, uid) is None or _foreign_link(seen, uid):
+        if _words(seen, uid) is None or _is_left(seen, uid):
             continue
         itself = f"/proc/self/fd/{seen.descriptor}"
         # The owner is changed first, because this clears the set-uid bits.
@@ -137,7 +136,7 @@ def _wrong_files(home: Path, uid: int) -> Iterator[WrongRights]:
     for seen in _below(home):
         words = _words(seen, uid)
         if words is not None:
-            yield WrongRights(f"{_shortened(seen.path)} {words}.", mendable=not _foreign_link(seen, uid))
+            yield WrongRights(f"{_shortened(seen.path)} {words}.", mendable=not _is_left(seen, uid))
 
 
 def _words(seen: _Seen, uid: int) -> str | None:
@@ -154,7 +153,16 @@ def _words(seen: _Seen, uid: int) -> str | None:
         return f"has the mode {mode:04o}: its owner may not read it"
     if _mode(seen) != mode:
         return f"has the mode {mode:04o}: the web server may not read it, so visitors get an error"
+    if seen.is_folder and seen.served:
+        return f"has the mode {mode:04o}: visitors reach nothing in it; allow others to enter it (o+x) if they should"
     return None
+
+
+def _is_left(seen: _Seen, uid: int) -> bool:
+    """What is wrong for its owner to decide: a closed folder may be closed on purpose, and other files in it public
+    once it is opened."""
+    closed = seen.is_folder and seen.served and stat.S_IMODE(seen.mode) & 0o500 == 0o500
+    return _foreign_link(seen, uid) or (closed and (seen.uid, seen.gid) == (uid, uid))
 
 
 def _foreign_link(seen: _Seen, uid: int) -> bool:
@@ -165,7 +173,7 @@ def _mode(seen: _Seen) -> int:
     """The mode that it should have: its own, if its owner and, of what is served, the web server can read it."""
     mode = stat.S_IMODE(seen.mode)
     if seen.is_folder:
-        return (mode if mode & 0o500 == 0o500 else 0o755) | (_REACHABLE if seen.served else 0)
+        return mode if mode & 0o500 == 0o500 else 0o755
     if not seen.is_file:
         return mode
     mode &= ~(stat.S_ISUID | stat.S_ISGID)

@@ -81,6 +81,8 @@ def _keep(folder: Path) -> None:
         for old in filter(_is_old, _KEPT.iterdir()):
             shutil.rmtree(old, ignore_errors=True)
         if _copy(folder / "cluster", new):
+            # Its server syncs nothing: a power failure would leave half of it for a day.
+            os.sync()
             os.utime(new)
             new.rename(kept)
     except OSError:

@@ -167,7 +167,8 @@ class IssuedCertificate(Actor):
             if row["chain"] is None or certificate_id(row["chain"]) != certificate or row["order_key"] is not None:
                 return
             due_at = row["due_at"] if suggested is None else due_by(suggested.window, row["due_at"], row["not_after"])
-            # One that is renewed early may be about to be revoked, so it does not do until its lifetime's third.
+            # A window in the past announces a revocation: then the certificate does not do any longer. Of others the
+            # authority may have its own idea of when, and names that are refused meanwhile are waited for.
             await tx.execute(
                 """UPDATE acme_certificates
                    SET due_at = $2, renewal_info_at = now() + $3::interval, renewal_asked = renewal_asked OR $4
@@ -175,7 +176,7 @@ class IssuedCertificate(Actor):
                 self.key,
                 due_at,
                 pause_before_next(None if suggested is None else suggested.retry_after),
-                due_at < row["due_at"],
+                suggested is not None and suggested.window.end <= datetime.now(UTC) and due_at != row["due_at"],
             )
             if suggested is not None and due_at != row["due_at"]:
                 why = suggested.explanation

@@ -28,6 +28,8 @@ from svc_webhost.confined.sql_look import NoDumpError
 from svc_webhost.confined.sql_statements import MariaDbSplitter, PostgresSplitter, Splitter
 
 _LONGEST_NOTE: Final = 120
+_MOST_NOTES: Final = 20
+"""Of lines that are no SQL, and of collations: the file decides how many there are."""
 # Text without an end goes up to the end of the statement, so that nothing is searched twice.
 _TEXT: Final = (
     rb"'(?>(?:[^'\\]++|\\.)*)'?|\"(?>(?:[^\"\\]++|\\.)*)\"?|`[^`]*+`?"
@@ -73,6 +75,9 @@ _POSTGRESQL_SERVER: Final = re.compile(
 )
 _SCHEMA: Final = re.compile(rb"CREATE\s+SCHEMA\s+(public\s*)$", re.IGNORECASE)
 _CONNECT: Final = re.compile(rb"\\c(?:onnect)?\s+(?:-reuse-previous=on\s+)?(?P<name>\S++)")
+_BACKSLASHES: Final = re.compile(
+    rb"SET\s+(?:SESSION\s+|LOCAL\s+)?standard_conforming_strings\s*(?:=|\bTO\b)\s*'?(?:off|false|no|0)", re.IGNORECASE
+)
 _RESTRICTS: Final = re.compile(rb"\\(?:un)?restrict\b")
 
 
@@ -81,7 +86,12 @@ class _Adaptation:
         self._left_out: Counter[str] = Counter()
         self._replaced: dict[str, str] = {}
         self._definers = 0
+        self._unusual = False
+        """Whether the dump has changed what a backslash is in a string: then it is not known where strings end, and
+        nothing more is changed."""
         self._messages: list[str] = []
+        self._unnamed = 0
+        """Lines that are no SQL beyond those of `_messages`."""
         self._databases: dict[str, None] = {}
 
     def notes(self) -> Iterator[str]:
@@ -91,13 +101,15 @@ class _Adaptation:
                 f"Views, triggers and routines of other definers now belong to the database's owner: {self._definers}."
             )
         if self._replaced:
-            pairs = ", ".join(f"{old} by {new}" for old, new in sorted(self._replaced.items()))
+            pairs = ", ".join(f"{old} by {new}" for old, new in sorted(self._replaced.items())[:_MOST_NOTES])
             yield f"Collations that MariaDB does not have were replaced: {pairs}."
         if self._left_out:
             counts = ", ".join(f"{what} ({number})" for what, number in sorted(self._left_out.items()))
             yield f"Statements about the server instead of this database were left out: {counts}."
         for message in self._messages:
             yield f"A line that is no SQL was left out: {message}"
+        if self._unnamed:
+            yield f"{self._unnamed:,} more lines that are no SQL were left out."
 
     def _leave_out(self, found: re.Match[bytes]) -> None:
         word = next(word for word in found.groups() if word is not None)
@@ -113,13 +125,11 @@ class _Adaptation:
 
 
 class MariaDbAdaptation(_Adaptation):
-    def __init__(self) -> None:
-        super().__init__()
-        self._unusual = False
-        """Whether backslashes are no escapes: then it is not known where strings end, and nothing more is changed."""
-
     def line(self, text: bytes) -> bytes | None:
-        self._messages.append(text.decode(errors="replace").strip()[:_LONGEST_NOTE])
+        if len(self._messages) < _MOST_NOTES:
+            self._messages.append(text.decode(errors="replace").strip()[:_LONGEST_NOTE])
+        else:
+            self._unnamed += 1
         return None
 
     def statement(self, text: bytes) -> bytes | None:
@@ -162,12 +172,15 @@ class MariaDbAdaptation(_Adaptation):
             new = "utf8mb4_unicode_520_ci"
         else:
             new = "utf8mb4_uca1400_as_cs"
-        self._replaced[old] = new
+        if len(self._replaced) < _MOST_NOTES:
+            self._replaced[old] = new
         return new.encode()
 
 
 class PostgresAdaptation(_Adaptation):
     def line(self, text: bytes) -> bytes | None:
+        if self._unusual:
+            return text
         if _RESTRICTS.match(text):
             # Ours comes before it, and is in force up to the end of the file.
             return None
@@ -178,6 +191,9 @@ class PostgresAdaptation(_Adaptation):
         return text
 
     def statement(self, text: bytes) -> bytes | None:
+        if self._unusual or _BACKSLASHES.match(text):
+            self._unusual = True
+            return text
         if found := _POSTGRESQL_SERVER.match(text):
             self._leave_out(found)
             return None

@@ -56,6 +56,8 @@ def _repeated(alternatives: bytes) -> bytes:
 
 _LINE_COMMENT: Final = _text(rb"[^\n]++", rb"\n")
 _COMMENT: Final = _text(rb"[^*]++|\*(?=[^/])", rb"\*/")
+_NESTED: Final = _text(rb"[^*/]++|\*(?=[^/])|/(?=[^*])", rb"\*/|/\*")
+"""A comment of PostgreSQL, in which others may start."""
 _NAME: Final = _text(rb'[^"]++', rb'"')
 _ESCAPED: Final = _text(rb"[^'\\]++|\\.", rb"'")
 _MARIADB_QUOTES: Final = {b"'": _ESCAPED, b'"': _text(rb'[^"\\]++|\\.', rb'"'), b"`": _text(rb"[^`]++", rb"`")}
@@ -79,6 +81,8 @@ class Splitter:
         """Bytes that wait for more, after so many (one or none) that were yielded: a token may depend on the byte
         before it."""
         self._within: _Text | None = None
+        self._level = 0
+        """How deep a comment is nested; 1 for other text."""
         self._between = True
         """Whether no statement has started since the last one ended."""
         self._collected: list[bytes] | None = None
@@ -131,7 +135,9 @@ class Splitter:
         closing = within.end.match(text, found.end())
         if closing is None:
             return found.end()
-        self._within = None
+        self._level += 1 if within is _NESTED and closing[0] == b"/*" else -1
+        if self._level == 0:
+            self._within = None
         return closing.end()
 
     def _before_statement(self, text: bytes, at: int) -> int:
@@ -140,8 +146,8 @@ class Splitter:
         if text.startswith(self.delimiter, at):
             return at + len(self.delimiter)
         end, begun = self.token(text, at)
-        if begun in (_COMMENT, _LINE_COMMENT):
-            self._within = begun
+        if begun in (_COMMENT, _NESTED, _LINE_COMMENT):
+            self._enter(begun)
             return end
         self._between = False
         self._collected = None if self.fills.match(text, at) else []
@@ -153,8 +159,12 @@ class Splitter:
         assert found is not None
         if found.end() > at or text.startswith(self.delimiter, at):
             return found.end()
-        end, self._within = self.token(text, at)
+        end, begun = self.token(text, at)
+        self._enter(begun)
         return end
+
+    def _enter(self, begun: _Text | None) -> None:
+        self._within, self._level = begun, 1
 
     def _took(self, piece: bytes) -> bytes:
         if self._between or self._collected is None:
@@ -172,7 +182,7 @@ class Splitter:
             return self.delimiter
         statement, self._collected = b"".join(self._collected), None
         changed = self._rules.statement(statement)
-        self._within = self.ended(statement)
+        self._enter(self.ended(statement))
         return b"" if changed is None else changed + self.delimiter
 
 
@@ -248,7 +258,7 @@ class PostgresSplitter(Splitter):
         if text.startswith(b"--", at):
             return at + 2, _LINE_COMMENT
         if text.startswith(b"/*", at):
-            return at + 2, _COMMENT
+            return at + 2, _NESTED
         if tag := self._DOLLAR.match(text, at):
             sign = re.escape(tag[0])
             return tag.end(), _text(rb"[^$]++|(?!%s)\$(?=.{%d})" % (sign, len(tag[0]) - 1), sign)

@@ -172,6 +172,28 @@ def test_backslashes_are_escapes_of_postgresql_only_after_an_e() -> None:
     assert adapted("postgresql", dump) == rb"SELECT date'a\', E'b\'; SET ROLE x;', e'\\', name'\';  SELECT 1;"
 
 
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_where_a_dump_makes_backslashes_escapes_nothing_is_changed_any_more(size: int) -> None:
+    dump = rb"SET standard_conforming_strings = off; INSERT INTO t VALUES ('it\'s; GRANT x;'); SET ROLE x;"
+
+    assert adapted("postgresql", dump, size) == dump
+    assert adapted("postgresql", b"SET standard_conforming_strings = on; SET ROLE x;").strip().endswith(b"on;")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_comments_of_postgresql_may_be_nested(size: int) -> None:
+    dump = b"/* a /* b */ 'c */ COPY t FROM stdin;\nSET ROLE x;\n\\.\nSELECT /* /* */ ' */ 1;"
+
+    assert adapted("postgresql", dump, size) == dump
+
+
+def test_a_dump_does_not_fill_the_log_with_what_was_left_out() -> None:
+    said = notes("mariadb", b"mysql: no\n" * 100_000 + b"SELECT 1;")
+
+    assert len(said.splitlines()) == 21
+    assert "99,980 more lines" in said
+
+
 def test_a_dump_that_ends_within_a_statement_keeps_its_end() -> None:
     assert adapted("mariadb", b"CREATE TABLE t (a int") == b"CREATE TABLE t (a int"
     assert adapted("mariadb", b"INSERT INTO t VALUES ('a") == b"INSERT INTO t VALUES ('a"
