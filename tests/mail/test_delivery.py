@@ -149,6 +149,15 @@ async def test_a_relay_that_is_away_is_waited_for_and_nothing_is_lost(queue: Que
     assert subjects == {f"mail {number}" for number in range(5)}
 
 
+async def test_a_relay_that_ends_each_session_after_two_mails_delays_none(queue: Queue, relay: MailServer) -> None:
+    relay.per_session = 2
+    ids = [await queue.write(f"mail {number}") for number in range(5)]
+    async with queue.delivering():
+        rows = [await queue.until(mail_id, "state = 'sent'") for mail_id in ids]
+
+    assert [row["attempts"] for row in rows] == [1] * 5
+
+
 async def test_a_service_killed_before_the_mail_was_taken_sends_it_after_its_restart(
     queue: Queue, relay: MailServer
 ) -> None:

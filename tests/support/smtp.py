@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ class Received:
 @dataclass
 class MailServer:
     """`to_recipients` and `to_texts` are answers to the next RCPT and DATA commands, in their order; past them all is
-    taken. `texts` counts all that came to DATA, taken or not."""
+    taken. `texts` counts all that came to DATA, taken or not. After `per_session` mails RCPT is answered with 421, or
+    not at all if `vanishes`."""
 
     token: trio.lowlevel.TrioToken
     port: int = field(default_factory=free_port)
@@ -56,9 +58,12 @@ class MailServer:
     login: tuple[str, str] | None = None
     to_recipients: list[str] = field(default_factory=list)
     to_texts: list[str] = field(default_factory=list)
+    per_session: int | None = None
+    vanishes: bool = False
     texts: list[str] = field(default_factory=list)
     _arrived: list[Received] = field(default_factory=list)
     _news: trio.Event = field(default_factory=trio.Event)
+    _taken: Counter[Session] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _controller: Controller | None = None
 
@@ -120,6 +125,11 @@ class MailServer:
     async def handle_RCPT(  # noqa: N802 - the name that aiosmtpd calls
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
+        if self.per_session is not None and self._taken[session] >= self.per_session:
+            if self.vanishes:
+                _vanish(server)
+            return "421 too many mails in a session"
+        self._taken[session] += 1
         with self._lock:
             answer = self.to_recipients.pop(0) if self.to_recipients else "250 OK"
         if answer.startswith("250"):
@@ -141,13 +151,17 @@ class MailServer:
             )
             self.token.run_sync_soon(self._take, mail)
         if answer == VANISH:
-            assert server.transport is not None
-            server.transport.abort()  # type: ignore[attr-defined]
+            _vanish(server)
         return answer
 
     def _take(self, mail: Received) -> None:
         self._arrived.append(mail)
         self._news.set()
+
+
+def _vanish(server: SMTP) -> None:
+    assert server.transport is not None
+    server.transport.abort()  # type: ignore[attr-defined]
 
 
 @asynccontextmanager

@@ -4,7 +4,8 @@ Invariants:
 - a mail that the relay took is not sent again while this process lives, even if the database could not record it:
   outcomes are kept until they are stored, and nothing else is sent before that;
 - while the relay cannot be used it is tried with a growing pause, whatever waits, and the attempts of the mails that
-  wait are not counted;
+  wait are not counted. The end of a session that has answered a mail is no failure of the relay: relays limit the mails
+  of one;
 - the log and alerts name no recipient. Answers of relays do, so they are stored with the mail only;
 - when mail could not be delivered for `ALERT_AFTER` seconds an alert opens, which closes with the next mail that is
   sent.
@@ -13,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+from collections import deque
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -22,7 +24,7 @@ import trio
 
 from svc_actors.alerts import Severity, set_alert
 from svc_actors.mail import queue
-from svc_actors.mail.queue import CHANNEL, NOW, Outbox
+from svc_actors.mail.queue import CHANNEL, NOW, ClaimedMail, Outbox
 from svc_actors.mail.relay import Deferred, Outcome, Rejected, Relay, RelayError, Sent
 from svc_actors.mail.settings import MailSettings
 from svc_actors.sealing import CannotUnseal
@@ -47,6 +49,8 @@ class Delivery:
         self._threads = trio.CapacityLimiter(4)
         self._outcomes: dict[UUID, Outcome] = {}
         self._woken = trio.Event()
+        self._answers = 0
+        """Of the relay, about mails."""
         self._failures = 0
         self._not_before = 0.0
         self._failing_since: float | None = None
@@ -81,33 +85,50 @@ class Delivery:
         return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
 
     async def _deliver(self, due: list[UUID]) -> None:
-        try:
-            async with Relay.open(self._settings, self._threads) as relay:
-                for mail_id in due:
-                    await self._attempt(relay, mail_id)
-            self._failures = 0
-        except RelayError as error:
-            self._failed(error)
-            pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
-            self._failures += 1
-            self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
-            log.warning("mail.relay_failed", error=str(error), pause=round(self._not_before - trio.current_time(), 1))
-            await queue.note_relay_problem(self._database, str(error))
+        """Deliver over as many sessions as the relay makes of it. The mail that was under way when one ended is the
+        first of the next, in the same attempt; one that ends this session too waits for its own next attempt."""
+        left = deque(due)
+        claimed: ClaimedMail | None = None
+        while left:
+            answers = self._answers
+            try:
+                async with Relay.open(self._settings, self._threads) as relay:
+                    while left:
+                        claimed = claimed or await queue.claim(self._database, left[0])
+                        if claimed is not None:
+                            await self._attempt(relay, claimed)
+                        claimed = None
+                        left.popleft()
+            except RelayError as error:
+                if self._answers == answers:
+                    await self._relay_failed(error)
+                    return
+                log.info("mail.session_ended", error=str(error), answers=self._answers - answers)
 
-    async def _attempt(self, relay: Relay, mail_id: UUID) -> None:
-        mail = await queue.claim(self._database, mail_id)
-        if mail is None:
-            return
+    async def _relay_failed(self, error: RelayError) -> None:
+        self._failed(error)
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
+        self._failures += 1
+        self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
+        log.warning("mail.relay_failed", error=str(error), pause=round(self._not_before - trio.current_time(), 1))
+        await queue.note_relay_problem(self._database, str(error))
+
+    async def _attempt(self, relay: Relay, mail: ClaimedMail) -> None:
         try:
             content = self._outbox.content(mail)
         except CannotUnseal as error:
-            await queue.rejected(self._database, mail_id, str(error))
+            await queue.rejected(self._database, mail.id, str(error))
             return
         try:
-            self._outcomes[mail_id] = await relay.send(mail.recipient, content)
+            outcome = await relay.send(mail.recipient, content)
         except RelayError as error:
-            await queue.deferred(self._database, mail_id, str(error))
+            await queue.deferred(self._database, mail.id, str(error))
             raise
+        self._answers += 1
+        self._failures = 0
+        if isinstance(self._failure, RelayError):
+            self._failing_since, self._failure = None, None
+        self._outcomes[mail.id] = outcome
         await self._store_outcomes()
 
     async def _store_outcomes(self) -> None:

@@ -3,7 +3,7 @@
 Invariants:
 - answers about a mail are distinguished from failures of the session: a 5xx to the recipient or to the text is final
   for that mail, a 4xx is not, and everything else (no connection, a certificate that does not verify, a refused
-  password or sender) says nothing about the mail;
+  password or sender, a 421, with which the relay ends the session) says nothing about the mail;
 - every call ends: each answer within `ANSWER_SECONDS`, a mail within `MAIL_SECONDS`, or more if it is large. When a
   thread is abandoned its socket is shut down, so that it sends nothing later.
 """
@@ -180,6 +180,10 @@ def _sent(smtp: smtplib.SMTP, sender: str, recipient: str, content: bytes) -> Ou
 
 
 def _judged(code: int, text: bytes | str) -> Outcome:
+    """Raises `SMTPServerDisconnected` for the end of the session, without the answer's text: it may name the
+    recipient."""
+    if code == _CLOSING:
+        raise smtplib.SMTPServerDisconnected(f"{_CLOSING}: it has ended the session")
     reason = _reply(code, text)
     return Rejected(code, reason) if 500 <= code < 600 else Deferred(code, reason)
 

@@ -7,8 +7,10 @@ from typing import Final
 from uuid import uuid4
 
 import pytest
+from trio.testing import MockClock
 
 from svc.panel.services import PanelLoop
+from svc_actors.mail.delivery import FIRST_PAUSE
 from svc_actors.panel.mail import delivery as delivery_module
 from svc_actors.panel.mail import queue, spool
 from svc_actors.panel.mail.delivery import SiteMailDelivery
@@ -20,6 +22,12 @@ from tests.support.panel_sites import site_row
 from tests.support.smtp import VANISH
 
 DELIVERY: Final[PanelLoop] = "delivery of sites' mail"
+
+
+@pytest.fixture
+def mock_clock() -> MockClock:
+    """Real time, which a test may move."""
+    return MockClock(rate=1)
 
 
 def mail_to(recipient: str) -> str:
@@ -98,6 +106,53 @@ async def test_a_relay_that_is_away_takes_no_attempt_from_what_waits(world: Site
 
     assert [row["attempts"] for row in rows] == [0, 0]
     assert all("localhost" in row["error"] for row in rows)
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+async def test_a_relay_that_ends_each_session_after_two_mails_is_no_failure(
+    world: SiteMailWorld, *, vanishes: bool
+) -> None:
+    await world.send(mail_to(", ".join(f"u{number}@example.net" for number in range(7))))
+    world.relay.per_session, world.relay.vanishes = 2, vanishes
+    world.relay.to_recipients = ["450 greylisted", "550 no such user"]
+    delivery = SiteMailDelivery(world.database, Spool(world.folders.mail_spool), world.relay.settings())
+
+    await delivery.round()
+    states = sorted((row["state"], row["attempts"]) for row in await world.rows())
+
+    assert states == [("failed", 1), ("queued", 1), *[("sent", 1)] * 5]
+    assert world.relay.waiting == 5
+
+
+async def test_a_mail_that_ends_every_session_waits_and_the_others_do_not(world: SiteMailWorld) -> None:
+    await world.send(mail_to("a@example.net, b@example.net"))
+    world.relay.to_recipients = ["250 OK", "421 bye", "421 bye"]
+
+    await world.step(DELIVERY)
+    first = {row["state"]: (row["attempts"], row["error"]) for row in await world.rows()}
+
+    assert first["sent"] == (1, None)
+    assert first["queued"][0] == 1
+    assert "it has ended the session" in first["queued"][1]
+
+
+async def test_a_relay_that_answers_a_mail_closes_the_alert(
+    world: SiteMailWorld, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    monkeypatch.setattr(delivery_module, "ALERT_AFTER", 0.0)
+    await world.send()
+    world.relay.stop()
+    await world.step(DELIVERY)
+    opened = await world.alerts(delivery_module.ALERT)
+    world.relay.start()
+    world.relay.to_recipients = ["450 greylisted"]
+    mock_clock.jump(FIRST_PAUSE)
+    await now(world)
+
+    await world.step(DELIVERY)
+
+    assert len(opened) == 1
+    assert await world.alerts(delivery_module.ALERT) == []
 
 
 async def test_a_mail_that_the_relay_took_without_an_answer_is_sent_again(world: SiteMailWorld) -> None:

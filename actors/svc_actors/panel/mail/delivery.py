@@ -4,7 +4,8 @@ Invariants:
 - a mail that the relay took is not sent again while this process lives, even if the database could not record it:
   outcomes are kept until they are stored, and nothing else is sent before that;
 - while the relay cannot be used it is tried with a growing pause, and the attempts of the mails that wait are not
-  counted. A refusal of one sender is no failure of the relay: it may know one site's domain and not another's;
+  counted. A refusal of one sender is no failure of the relay: it may know one site's domain and not another's. Nor is
+  the end of a session that has answered a mail, since relays limit the mails of one and the errors in one;
 - a message is removed with the last mail that needs it;
 - the log and alerts name no recipient.
 """
@@ -12,7 +13,8 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -46,6 +48,8 @@ class SiteMailDelivery:
         self._threads = trio.CapacityLimiter(4)
         self._outcomes: dict[UUID, tuple[UUID, Outcome]] = {}
         self._woken = trio.Event()
+        self._answers = 0
+        """Of the relay, about mails."""
         self._failures = 0
         self._not_before = 0.0
         self._failing_since: float | None = None
@@ -78,37 +82,51 @@ class SiteMailDelivery:
         return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
 
     async def _deliver(self, due: Sequence[UUID]) -> None:
-        try:
-            async with Relay.open(self._settings, self._threads) as relay:
-                for mail_id in due:
-                    await self._attempt(relay, mail_id)
-            self._failures = 0
-            self._failing_since = None
-        except RelayError as error:
-            self._failure = str(error)
-            if self._failing_since is None:
-                self._failing_since = trio.current_time()
-            pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
-            self._failures += 1
-            self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
-            log.warning("site_mail.relay_failed", error=str(error), pause=round(pause, 1))
-            await queue.note_relay_problem(self._database, due, str(error))
+        """Deliver over as many sessions as the relay makes of it. The mail that was under way when one ended is the
+        first of the next, in the same attempt; one that ends this session too waits for its own next attempt."""
+        left = deque(due)
+        claimed: ClaimedSiteMail | None = None
+        while left:
+            answers = self._answers
+            try:
+                async with Relay.open(self._settings, self._threads) as relay:
+                    while left:
+                        claimed = claimed or await queue.claim(self._database, left[0])
+                        if claimed is not None:
+                            await self._attempt(relay, claimed)
+                        claimed = None
+                        left.popleft()
+            except RelayError as error:
+                if self._answers == answers:
+                    await self._relay_failed(error, left)
+                    return
+                log.info("site_mail.session_ended", error=str(error), answers=self._answers - answers)
 
-    async def _attempt(self, relay: Relay, mail_id: UUID) -> None:
-        mail = await queue.claim(self._database, mail_id)
-        if mail is None:
-            return
+    async def _relay_failed(self, error: RelayError, left: Collection[UUID]) -> None:
+        self._failure = str(error)
+        if self._failing_since is None:
+            self._failing_since = trio.current_time()
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
+        self._failures += 1
+        self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
+        log.warning("site_mail.relay_failed", error=str(error), pause=round(pause, 1))
+        await queue.note_relay_problem(self._database, left, str(error))
+
+    async def _attempt(self, relay: Relay, mail: ClaimedSiteMail) -> None:
         try:
             content = await self._spool.read(mail.message)
         except FileNotFoundError:
-            await queue.rejected(self._database, mail_id, "the message is no longer in the spool of this server")
+            await queue.rejected(self._database, mail.id, "the message is no longer in the spool of this server")
             return
         try:
             outcome = await relay.send(mail.recipient, _signed(mail, content), sender=mail.sender)
         except RelayError as error:
-            await queue.deferred(self._database, mail_id, str(error))
+            await queue.deferred(self._database, mail.id, str(error))
             raise
-        self._outcomes[mail_id] = (mail.message, outcome)
+        self._answers += 1
+        self._failures = 0
+        self._failing_since = None
+        self._outcomes[mail.id] = (mail.message, outcome)
         await self._store_outcomes()
 
     async def _store_outcomes(self) -> None:
