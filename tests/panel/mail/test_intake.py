@@ -6,16 +6,19 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from svc_actors.disk_space import Space
 from svc_actors.panel.mail import intake, queue, spool
 from svc_actors.store import Database
 from svc_webhost.mail import socket_of
 from tests.panel.mail.world import MESSAGE, SiteMailWorld, read_line, site_mail_world
+from tests.support.panel_sites import site_row
 
 
 async def test_a_message_is_delivered_as_the_site_wrote_it(world: SiteMailWorld) -> None:
@@ -317,6 +320,102 @@ async def test_a_large_message_arrives_whole(world: SiteMailWorld) -> None:
     assert sent.returncode == 0
     assert row["bytes"] == len(spooled)
     assert spooled.endswith(lines.replace("\n", "\r\n").encode() + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"Subject: x\r\n\r\na\n.\r\nMAIL FROM:<a@b.example>\r\n",
+        b"Subject: x\r\n\r\na\r.\rMAIL FROM:<a@b.example>\r\n",
+        b"a\r\r\n",
+        b"a\0b\r\n",
+        b"a\r",
+        b"\na",
+        # Over the border of two pieces.
+        b"a" * 65535 + b"\r" + b"b\r\n",
+        b"a" * 65536 + b"\nb\r\n",
+    ],
+    ids=range(8),
+)
+async def test_line_ends_that_servers_read_differently_are_refused(world: SiteMailWorld, content: bytes) -> None:
+    """A program may speak to the socket itself, and hand in what sendmail would not."""
+    answer = await handed_in(world, content)
+
+    assert answer["exit"] == 69
+    assert await world.rows() == []
+    assert world.spooled == []
+
+
+async def test_line_ends_over_the_border_of_pieces_are_accepted(world: SiteMailWorld) -> None:
+    assert await handed_in(world, b"a" * 65535 + b"\r\nb\r\n" * 50_000) == {"accepted": True}
+
+
+@pytest.mark.parametrize("domain", ["bank.example", "pay.bank.example", "BANK.example."])
+async def test_a_from_of_another_customer_is_refused(world: SiteMailWorld, domain: str) -> None:
+    bob = await world.panel.person("bob@example.com")
+    await site_row(world.database, bob, "www.bank.example", registrable="bank.example")
+
+    refused = await handed_in(world, b"x\r\n", from_domain=domain)
+    accepted = await handed_in(world, b"x\r\n", from_domain="notbank.example")
+
+    assert refused["exit"] == 69
+    assert "another customer" in refused["refused"]
+    assert accepted == {"accepted": True}
+
+
+async def test_too_many_queued_bytes_are_refused_for_now(world: SiteMailWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message counts once, however many recipients it has."""
+    monkeypatch.setattr(queue, "MOST_QUEUED_BYTES", 100)
+    both = ["a@example.net", "b@example.net"]
+
+    answers = [await handed_in(world, b"x" * 50, id=f"{number:032}", recipients=both) for number in range(3)]
+
+    assert answers[:2] == [{"accepted": True}] * 2
+    assert answers[2]["exit"] == 75
+    assert len(world.spooled) == 2
+
+
+async def test_room_is_kept_for_what_is_being_written(world: SiteMailWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Space.of(world.folder)
+    monkeypatch.setattr(Space, "of", lambda path: space)
+    monkeypatch.setattr(spool, "LEAST_FREE", space.free - 1500)
+    async with world.connected() as first:
+        await read_line(first)
+        await first.send_all(changed(bytes=1000) + b"\nhello")
+        await until(lambda: bool(world.spooled))
+        second = await handed_in(world, b"x" * 1000, id="1" * 32)
+    await until(lambda: not world.spooled)
+    after = await handed_in(world, b"x" * 1000, id="1" * 32)
+
+    assert second["exit"] == 75
+    assert after == {"accepted": True}
+
+
+async def test_a_message_is_handed_in_over_one_connection_at_a_time(world: SiteMailWorld) -> None:
+    async with world.connected() as first:
+        await read_line(first)
+        await first.send_all(changed() + b"\nhell")
+        await until(lambda: bool(world.spooled))
+        second = await handed_in(world, b"other")
+        await first.send_all(b"o")
+        answer = json.loads(await read_line(first))
+    later = await handed_in(world, b"other")
+
+    assert second == {"busy": True}
+    assert answer == later == {"accepted": True}
+    [name] = world.spooled
+    assert (world.folders.mail_spool / name).read_bytes() == b"hello"
+
+
+async def handed_in(world: SiteMailWorld, content: bytes, **values: Any) -> dict[str, Any]:
+    """The core's last answer."""
+    async with world.connected() as stream:
+        greeting = await read_line(stream)
+        if b"domain" not in greeting:
+            return dict(json.loads(greeting))
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(changed(**{"bytes": len(content)} | values) + b"\n" + content)
+        return dict(json.loads(await read_line(stream)))
 
 
 async def test_a_link_in_the_spool_is_not_followed(world: SiteMailWorld, tmp_path: Path) -> None:

@@ -5,9 +5,14 @@ Invariants:
   changes this;
 - "accepted" is said once the message is on disk and its rows are committed, and of a message that is handed in twice
   (its program lost the answer) the second answer is the first;
+- a message is handed in over one connection at a time, and is not replaced once it is accepted;
+- lines of a message end with CRLF, and it has no other CR or LF and no NUL, whatever has connected: servers on the way
+  that take such bytes for line ends would read further mails in it (SMTP smuggling);
+- From names no domain of another customer of this server, as far as the program tells it truly;
 - a connection lasts `MAIL_SECONDS` at most, a site has `MOST_OF_A_SITE` at a time and all sites `MOST`: a program that
   sends a byte a minute stops nobody but its own site;
-- bytes are copied, never parsed; the line before them has bounds, and what is not exactly as it has to be is refused.
+- bytes are copied and counted, never parsed; the line before them has bounds, and what is not exactly as it has to be
+  is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import os
 import socket
 import struct
 from collections import Counter
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +44,7 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ServiceError
 from svc_webhost.accounts import FIRST_UID
+from svc_webhost.knot.names import to_ascii
 from svc_webhost.mail.message import MOST_BYTES, MOST_RECIPIENTS
 
 MOST_OF_A_SITE: Final = 4
@@ -84,6 +91,14 @@ class _EndedError(Exception):
     """The program has closed its connection."""
 
 
+class _BusyError(Exception):
+    """The message is being handed in over another connection."""
+
+
+class _LineEndsError(Exception):
+    """The message has a CR or LF that is no part of a line end, or a NUL."""
+
+
 class Intake:
     """`relay`: whether this server has a relay; without one all mail is refused."""
 
@@ -104,6 +119,7 @@ class Intake:
         self._relay = relay
         self._tell_owner = tell_owner
         self._connections: Counter[int] = Counter()
+        self._under_way: set[UUID] = set()
 
     async def run(self) -> None:
         """Accept until cancelled. Raises `OSError` if the socket cannot be bound."""
@@ -158,6 +174,11 @@ class Intake:
     async def _answer(self, connection: trio.socket.SocketType, uid: int) -> None:
         try:
             refusal = await self._conversation(connection, uid)
+        except _BusyError:
+            await _say(connection, {"busy": True})
+            return
+        except _LineEndsError:
+            refusal = Refusal("the message has a line that does not end with CRLF, or NUL bytes", _UNAVAILABLE)
         except SpoolFullError:
             refusal = _no_room()
         except SpoolError as error:
@@ -186,22 +207,42 @@ class Intake:
             return Refusal("the panel does not understand the order of this program; nothing was sent", _UNAVAILABLE)
         # The id is the program's, so it says nothing about messages of other sites.
         message = uuid5(site.id, order.id)
-        if not await queue.is_accepted(self._database, message):
-            await self._spool.write(message, order.bytes, lines.some)
-            refusal = await self._database.transact(partial(self._accept, site=site, order=order, message=message))
-            if refusal is not None:
-                await self._spool.remove([message])
-            if refusal is not None and refusal.hold is not None:
-                log.warning("site_mail.held", site=str(site.id), for_good=refusal.hold.until is None)
+        if message in self._under_way:
+            raise _BusyError
+        self._under_way.add(message)
+        try:
+            return await self._receive(lines, site, order, message)
+        finally:
+            self._under_way.discard(message)
+
+    async def _receive(self, lines: _Received, site: SiteRow, order: Order, message: UUID) -> Refusal | None:
+        if await queue.is_accepted(self._database, message):
+            return None
+        ends = _LineEnds(order.bytes)
+        await self._spool.write(message, order.bytes, lambda most: ends.checked(lines.some(most)))
+        refusal = await self._database.transact(partial(self._accept, site=site, order=order, message=message))
+        if refusal is not None:
+            await self._spool.remove([message])
+        if refusal is not None and refusal.hold is not None:
+            log.warning("site_mail.held", site=str(site.id), for_good=refusal.hold.until is None)
         return refusal
 
     async def _accept(self, tx: Transaction, *, site: SiteRow, order: Order, message: UUID) -> Refusal | None:
         """Decide, and write the rows. The lock of the site's row makes its mails count one after the other."""
         current = await lock_site(tx, site.id)
+        if await queue.is_accepted(tx, message):
+            # By a connection that ended while it committed.
+            return None
         if (refusal := await self._gate(tx, current)) is not None:
             return refusal
         if current.staging_of is not None:
             return Refusal("mail of a staging copy is kept in the copy; nothing was sent", _NOT_PERMITTED)
+        if await _is_of_another_customer(tx, current, order.from_domain):
+            return Refusal(
+                f"the address in From is of {order.from_domain}, a domain of another customer of this server; nothing "
+                "was sent. Use an address of the site's own domain, and Reply-To for others.",
+                _UNAVAILABLE,
+            )
         number = len(set(order.recipients))
         limits, counts = await limits_of(tx, site.id), await counts_of(tx, site.id)
         if not limits.per_hour or not limits.per_day:
@@ -212,8 +253,12 @@ class Intake:
                 tx, current, limits, counts, script=script, number=number, tell_owner=self._tell_owner
             )
             return _held(current, hold, caused=True)
-        if await queue.queued_of(tx, site.id) + number > queue.MOST_QUEUED:
+        mails, size = await queue.queued_of(tx, site.id)
+        if mails + number > queue.MOST_QUEUED:
             return Refusal(f"{queue.MOST_QUEUED} mails of {site.domain} are queued; try again later", _TEMPORARY)
+        if size + order.bytes > queue.MOST_QUEUED_BYTES:
+            most = queue.MOST_QUEUED_BYTES >> 20
+            return Refusal(f"{most} MiB of mail of {site.domain} are queued; try again later", _TEMPORARY)
         mail = queue.NewSiteMail(
             message=message,
             site_id=site.id,
@@ -283,6 +328,22 @@ async def _envelope_sender(tx: Transaction, site: SiteRow, wanted: str | None) -
     return f"noreply@{site.domain}"
 
 
+async def _is_of_another_customer(tx: Transaction, site: SiteRow, from_domain: str) -> bool:
+    """Whether the domain, or one above it, is of a site of somebody else. A registrable domain is one customer's."""
+    try:
+        labels = to_ascii(from_domain).split(".")
+    except ValueError:
+        return False
+    return bool(
+        await tx.fetchval(
+            """SELECT EXISTS (SELECT FROM site_domains JOIN sites ON sites.id = site_id
+                              WHERE registrable = ANY($1::text[]) AND owner_id <> $2)""",
+            [".".join(labels[at:]) for at in range(len(labels))],
+            site.owner_id,
+        )
+    )
+
+
 def _script(told: str | None) -> str | None:
     """What a site says of its program, in one line that can be shown."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in told or "").strip()
@@ -299,6 +360,26 @@ async def _say(connection: trio.socket.SocketType, answer: dict[str, object]) ->
     left = memoryview(json.dumps(answer).encode() + b"\n")
     while left:
         left = left[await connection.send(left) :]
+
+
+class _LineEnds:
+    """Checks a message piece by piece."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._cr = b""
+
+    async def checked(self, receiving: Awaitable[bytes]) -> bytes:
+        """Raises `_LineEndsError`. A CR at the end of a piece is judged with the next one."""
+        piece = await receiving
+        self._left -= len(piece)
+        text = self._cr + piece
+        self._cr = b"\r" if self._left and piece.endswith(b"\r") else b""
+        # Equal numbers say that each is a part of one. Counting takes a tenth of the time of a regular expression.
+        text = text.removesuffix(self._cr)
+        if not text.count(b"\r\n") == text.count(b"\r") == text.count(b"\n") or b"\0" in text:
+            raise _LineEndsError
+        return piece
 
 
 class _Received:

@@ -24,7 +24,8 @@ CHANNEL: Final = "site_mail"
 """Announced when mail is due at once."""
 LASTS: Final = timedelta(days=3)
 MOST_QUEUED: Final = 5_000
-"""Of one site."""
+MOST_QUEUED_BYTES: Final = 500 * 1024 * 1024
+"""Of one site; the second in its messages, each of which is stored once for all its recipients."""
 _SHARE: Final = 10
 
 _SENDS: Final = """sites.status NOT IN ('suspended', 'deleting') AND NOT EXISTS (
@@ -59,14 +60,15 @@ async def is_accepted(queryable: Queryable, message: UUID) -> bool:
     return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM site_mails WHERE message = $1)", message))
 
 
-async def queued_of(queryable: Queryable, site_id: UUID) -> int:
-    """How many mails of the site are queued; counted up to the limit."""
-    number: int = await queryable.fetchval(
-        "SELECT count(*) FROM (SELECT FROM site_mails WHERE site_id = $1 AND state = 'queued' LIMIT $2) AS waiting",
+async def queued_of(queryable: Queryable, site_id: UUID) -> tuple[int, int]:
+    """How many mails of the site are queued, and the bytes of their messages."""
+    row = await queryable.fetchone(
+        """SELECT coalesce(sum(mails), 0)::int8 AS mails, coalesce(sum(bytes), 0)::int8 AS bytes FROM (
+               SELECT count(*) AS mails, max(bytes) AS bytes FROM site_mails
+               WHERE site_id = $1 AND state = 'queued' GROUP BY message) AS messages""",
         site_id,
-        MOST_QUEUED,
     )
-    return number
+    return row["mails"], row["bytes"]
 
 
 async def add(tx: Transaction, mail: NewSiteMail) -> None:

@@ -3,6 +3,7 @@
 Invariants:
 - a file has its name only once it is whole and on disk, before the rows are written that name it;
 - a file without a queued row is removed: by the delivery at once, else by the sweep;
+- the room that open writes may still need is taken: together they leave `LEAST_FREE`;
 - the folder is root's alone; the core copies bytes and reads nothing in them.
 """
 
@@ -14,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
@@ -46,38 +48,45 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._threads = trio.CapacityLimiter(8)
+        self._unwritten: dict[Path, int] = {}
+        """Bytes that open writes have not written yet, by their files."""
 
     def prepare(self) -> None:
         """Create the folder, or remove what an earlier process has not finished there. Blocks."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         _removed(list(self._folder.glob(f"*{_PART}")))
 
-    def has_room(self) -> bool:
+    def has_room(self, size: int = 0) -> bool:
         try:
-            return Space.of(self._folder).free >= LEAST_FREE
+            return Space.of(self._folder).free - sum(self._unwritten.values()) - size >= LEAST_FREE
         except OSError:
             return False
 
     async def write(self, message: UUID, size: int, receive: Receive) -> None:
         """Store `size` bytes; `receive` returns at most as many as its argument says. Raises `SpoolError`, and what
         `receive` raises, which is no `OSError`."""
-        part = self._path(message).with_suffix(_PART)
+        if not self.has_room(size):
+            raise SpoolFullError("the disk is nearly full")
+        part = self._path(message).with_suffix(f".{token_hex(8)}{_PART}")
+        self._unwritten[part] = size
         try:
-            descriptor = await self._run(_created, part)
+            await self._fill(part, self._path(message), receive)
         except OSError as error:
             raise _failed(error) from error
+        finally:
+            del self._unwritten[part]
+
+    async def _fill(self, part: Path, path: Path, receive: Receive) -> None:
+        descriptor = await self._run(_created, part)
         try:
-            left = size
-            while left:
+            while left := self._unwritten[part]:
                 pieces: list[bytes] = []
                 while left and sum(map(len, pieces)) < _PIECE:
                     pieces.append(await receive(min(left, _PIECE)))
                     left -= len(pieces[-1])
                 await self._run(_write, descriptor, b"".join(pieces))
-            await self._run(_finish, descriptor, part, self._path(message))
-        except OSError as error:
-            await self._give_up(part)
-            raise _failed(error) from error
+                self._unwritten[part] = left
+            await self._run(_finish, descriptor, part, path)
         except BaseException:
             await self._give_up(part)
             raise
@@ -124,8 +133,6 @@ def _failed(error: OSError) -> SpoolError:
 
 
 def _created(path: Path) -> int:
-    # A core that was killed may have left a part of the same message.
-    path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
