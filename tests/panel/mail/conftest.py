@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +9,6 @@ from tests.panel.mail.world import SiteMailWorld, site_mail_world
 
 
 @pytest.fixture
-async def world(
-    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[SiteMailWorld]:
-    async with site_mail_world(panel_database, tmp_path, monkeypatch) as made:
+async def world(panel_database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SiteMailWorld]:
+    async with site_mail_world(panel_database, monkeypatch) as made:
         yield made

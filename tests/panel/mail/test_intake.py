@@ -97,9 +97,9 @@ async def test_an_account_without_a_site_is_refused(world: SiteMailWorld, monkey
 
 
 async def test_without_a_relay_mail_is_refused_in_words(
-    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    panel_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with site_mail_world(panel_database, tmp_path, monkeypatch, configured=False) as world:
+    async with site_mail_world(panel_database, monkeypatch, configured=False) as world:
         refused = await world.send()
 
         assert refused.returncode == 69

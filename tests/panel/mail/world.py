@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final
 from uuid import UUID
 
@@ -104,7 +105,18 @@ async def read_line(stream: trio.abc.ReceiveStream) -> bytes:
 
 @asynccontextmanager
 async def site_mail_world(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch, *, configured: bool = True
+    database: Database, monkeypatch: pytest.MonkeyPatch, *, configured: bool = True
+) -> AsyncIterator[SiteMailWorld]:
+    """In a folder of its own, since the path of a socket has 107 bytes at most, and the folder of a test may have
+    more."""
+    with TemporaryDirectory(prefix="svc-mail-") as made:
+        async with _world_in(Path(made), database, monkeypatch, configured=configured) as world:
+            yield world
+
+
+@asynccontextmanager
+async def _world_in(
+    folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch, *, configured: bool
 ) -> AsyncIterator[SiteMailWorld]:
     async with mail_server() as relay:
         mail: MailSettings | None = relay.settings() if configured else None
