@@ -10,7 +10,7 @@ import dkim
 import pytest
 import trio
 
-from svc_actors.panel.mail.keys import DkimKey, read_key
+from svc_actors.panel.mail.keys import MOST_PUBLISHED, DkimKey, read_key
 from svc_actors.panel.mail.signing import Signatures, SigningData
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -124,7 +124,7 @@ async def test_mail_is_signed_only_once_receivers_find_the_key(world: World) -> 
     world.knot.refused["example.test"] = KnotError("no")
     await signed(world)
     with trio.fail_after(60):
-        while "_domainkey" not in (await world.ada.get(f"/sites/{world.site}/dns")).text:
+        while not await world.panel.database.fetchval("SELECT count(*) FROM audit WHERE operation = 'dkim.remove'"):
             await trio.sleep(0.01)
 
     assert await signed(world) is None
@@ -174,6 +174,21 @@ async def test_a_key_that_cannot_be_published_leaves_the_present_one_in_use(worl
     assert refused.status_code == 503
     assert (await key_of(world)).selector == old.selector
     assert verified(world, await signed(world))
+
+
+async def test_keys_that_cannot_be_published_leave_no_record(world: World) -> None:
+    await signed(world)
+    old = await key_of(world)
+    world.knot.refused["example.test"] = KnotError("no")
+    refused = [(await world.ada.post(f"/sites/{world.site}/dns/dkim")).status_code for _ in range(MOST_PUBLISHED)]
+    world.knot.refused.clear()
+
+    rotated = await world.ada.post(f"/sites/{world.site}/dns/dkim")
+
+    assert refused == [503] * MOST_PUBLISHED
+    assert rotated.status_code == 200, rotated.text
+    records = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"]
+    assert {r["name"] for r in records if r["type"] == "TXT"} == {old.record, rotated.json()["record"]}
 
 
 async def test_a_zone_that_is_not_here_has_no_key_to_replace(world: World) -> None:

@@ -5,7 +5,7 @@ TXT record of the panel's own in the zone, `<selector>._domainkey`. A selector t
 so records that an imported zone brought, for keys of other mail servers, stay and remain valid.
 
 Invariants:
-- a key signs nothing before its record is served: it is stored only then;
+- a key signs nothing before its record is served: it is stored only then, and its record withdrawn otherwise;
 - the record of a replaced key stays for `STAYS`, so that mail that is on its way is verified;
 - a private key is sealed, and for its zone and selector alone.
 
@@ -132,31 +132,41 @@ class DkimKeys:
         zone, and `unavailable` while the name server does not serve it; the present key then stays in use."""
         key, sealed = await self._new(zone)
         change = await self._actors.ref(DnsZone, zone).ask(DnsZone.publish, caller, owner_id, key.record, key.text)
-        served = await change.soon()
-        if not served.served:
-            raise unavailable(
-                f"The record of the new key of {zone} is not served yet, so mail is not signed with it: "
-                f"{served.problem or 'the zone is being changed'}.",
-                hint="Try again in a moment.",
-            )
+        try:
+            served = await change.soon()
+            if not served.served:
+                raise unavailable(
+                    f"The record of the new key of {zone} is not served yet, so mail is not signed with it: "
+                    f"{served.problem or 'the zone is being changed'}.",
+                    hint="Try again in a moment.",
+                )
+            await self._store(owner_id, key, sealed)
+        except ServiceError:
+            # It would count to `MOST_PUBLISHED` until the sweep finds it. The name server is not waited for.
+            await self._actors.ref(DnsZone, zone).ask(DnsZone.withdraw, _REMOVING, key.record, [key.text])
+            raise
+        log.info("mail.dkim_key_made", zone=zone, selector=key.selector)
+        return key
 
-        async def store(tx: Transaction) -> None:
-            # The zone may be gone, or be another's by now.
-            await tx.execute(
+    async def _store(self, owner_id: UUID, key: DkimKey, sealed: bytes) -> None:
+        """Raises conflict if the zone is gone, or is another's by now."""
+
+        async def work(tx: Transaction) -> None:
+            stored = await tx.change(
                 """INSERT INTO dkim_keys (zone, selector, private_key, public_key)
                    SELECT name, $2, $3, $4 FROM dns_zones WHERE name = $1 AND owner_id = $5
                    ON CONFLICT (zone) DO UPDATE SET selector = excluded.selector, private_key = excluded.private_key,
                        public_key = excluded.public_key, created_at = now()""",
-                zone,
+                key.zone,
                 key.selector,
                 sealed,
                 key.public_key,
                 owner_id,
             )
+            if not stored:
+                raise conflict(f"The zone {key.zone} was removed meanwhile; no key was made.")
 
-        await self._database.transact(store)
-        log.info("mail.dkim_key_made", zone=zone, selector=key.selector)
-        return key
+        await self._database.transact(work)
 
     async def sweep(self) -> None:
         """Remove the records of keys that were replaced `STAYS` ago, and of keys that a killed core did not store."""
