@@ -40,6 +40,6 @@ async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, hold: Hold) -> N
         f"The mails, and how to release them: {outbox.base_url}/#/sites/{site.id}/mail",
     )
     subject = f"The mail of {site.domain} is held"
-    refusal = await write_notice(tx, outbox, owner, kind=MailKind.SITE_MAIL_HELD, subject=subject, text=text)
+    refusal = await write_notice(tx, outbox, owner, kind=MailKind.ALERTS, subject=subject, text=text)
     if refusal is not None:
         log.warning("site_mail.notice_not_written", site=str(site.id), error=refusal.message)

@@ -84,9 +84,7 @@ async def test_the_owner_is_told_once_a_day(world: SiteMailWorld) -> None:
     await world.send()
 
     mails = await world.database.fetch("SELECT kind, recipient, subject FROM mails")
-    assert [tuple(row.values()) for row in mails] == [
-        ("site_mail_held", "ada@example.com", "The mail of shop.example is held")
-    ]
+    assert [tuple(row.values()) for row in mails] == [("alerts", "ada@example.com", "The mail of shop.example is held")]
 
 
 async def test_a_mail_counts_by_its_recipients(world: SiteMailWorld) -> None:
