@@ -11,6 +11,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from svc_webhost.confined.sql_rows import RowCounter
 from svc_webhost.htaccess.judging import judge
 from svc_webhost.htaccess.situation import Situation
 from svc_webhost.htaccess.verdicts import Redirected
+from svc_webhost.mail.dkim import signing_data
+from svc_webhost.mail.message import Draft, MessageError
 from svc_webhost.php import PhpSettings
 from svc_webhost.staging.addresses import Addresses
 from svc_webhost.staging.phpserialize import changed
@@ -206,6 +209,17 @@ def asked_of_a_host(text: str) -> object:
     return fetched.named_passwords(f"svc-home /home/ada\n{text}", ["/home/ada/www"])
 
 
+def signed(text: str) -> object:
+    return signing_data(b"From: a@b.example\r\n\r\n" + text.encode())
+
+
+def drafted(text: str) -> object:
+    draft = Draft.parse(b"To: " + text.encode())
+    with suppress(MessageError):
+        draft.recipients()
+    return draft.finished("shop.example", None, None)
+
+
 def lines_of_links() -> str:
     """Each link leads to the folder of the next, the last of them first."""
     chain = [f"{'public' if number == 0 else f'f{number}'}/w f{number + 1}" for number in range(SIZE // 14)]
@@ -351,6 +365,31 @@ PARSERS = {
             "escapes": f's:{SIZE}:"' + filled("\\41"),
             "backslashes": "\\" * SIZE,
             "slashes": "/" * SIZE,
+        },
+    ),
+    "mail to sign": Parser(
+        signed,
+        filled("Thank you for your order.\r\n"),
+        {
+            "blanks in a line": filled("a" + " " * (SIZE - 2) + "a"),
+            "blanks and letters": filled(" " * 8000 + "a"),
+            "returns": filled("\r"),
+            "empty lines": filled("\r\n"),
+        },
+    ),
+    "mail": Parser(
+        drafted,
+        filled("a@b.example,\n "),
+        {
+            "returns": filled("\r"),
+            "returns in a body": "a@b.example\n\n" + filled("\r"),
+            "quotes": filled('"'),
+            "an open quote of backslashes": '"' + filled("\\"),
+            "open quotes": filled('"\\'),
+            "comments": filled("("),
+            "angles": filled("<"),
+            "folds": filled("\n "),
+            "groups": filled(":"),
         },
     ),
     "logs of visitors": Parser(

@@ -46,7 +46,6 @@ MOST_FIELDS: Final = 64
 
 _FIELD: Final = re.compile(rb"([!-9;-~]+):(.*)", re.DOTALL)
 _SPACE: Final = re.compile(rb"[ \t]+")
-_TRAILING: Final = re.compile(rb"[ \t]+\Z")
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _body_hash(body: memoryview) -> bytes:
     digest = sha256()
     empty = 0
     for line in _lines(body):
-        relaxed = _SPACE.sub(b" ", _TRAILING.sub(b"", line))
+        relaxed = _SPACE.sub(b" ", line.rstrip(b" \t"))
         if not relaxed:
             empty += 1
             continue

@@ -63,7 +63,7 @@ class Draft:
         if len(raw) > MOST_BYTES:
             raise MessageError(f"the message has more than {MOST_BYTES >> 20} MiB")
         # A lone CR may be part of a line that a program took from a visitor: it must not become a header of its own.
-        head, body = _split(re.sub(rb"\r*\n", b"\n", raw.replace(b"\0", b"")))
+        head, body = _split(re.sub(rb"(?<!\r)\r*\n", b"\n", raw.replace(b"\0", b"")))
         fields = _fields(head.replace(b"\r", b" "))
         named = [_text(value) for name, value in fields if name in _RECIPIENTS]
         return cls(fields, body.replace(b"\r", b"\n").replace(b"\n", b"\r\n"), named)
