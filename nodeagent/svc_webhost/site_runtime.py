@@ -176,14 +176,14 @@ def is_of_a_site(name: ServiceName) -> bool:
     return _SITES_OWN.match(name) is not None
 
 
-def prepare_shared_sockets(folders: HostFolders) -> None:
+def prepare_shared_sockets(folders: HostFolders, *, relay: bool = True) -> None:
     """Create the folder that every program of a site sees, and the one for their output; no program can start without
-    them. Blocks."""
+    them. `relay`: whether this server has one for mail of sites. Blocks."""
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
     folders.log_pipes.mkdir(mode=0o700, exist_ok=True)
     database_clients.prepare(folders)
-    mail.prepare(folders)
+    mail.prepare(folders, relay=relay)
 
 
 async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") -> frozenset[ServiceName]:

@@ -13,7 +13,7 @@ watching it is watching the program. What the program then sees:
 - memory and queues shared by number (sysvipc(7)) are its own;
 - no set-uid program gives it any rights;
 - /usr/sbin/sendmail is the panel's, whether the server has one or not: another's would wait for rights that it never
-  gets here (`svc_webhost.mail`);
+  gets here. It is the server's own only if the panel sends no mail and that one can work here (`svc_webhost.mail`);
 - parts of the kernel that no web application needs are denied (`seccomp.py`): user namespaces above all.
 
 Invariant: everything is in place before the process changes to the account, and nothing that the account could have

@@ -5,12 +5,17 @@
         sbin/sendmail        starts the program; covers the server's /usr/sbin/sendmail in the view of a site
         svc_webhost/mail/    the program: `sendmail.py` and what it imports
 
+Without a relay the program could only refuse. So `sbin` is absent then if the server has a sendmail of its own that can
+work for sites: one that speaks SMTP to a mail server elsewhere, as msmtp's does.
+
 Why: docs/decisions/0057-mail-of-sites.md.
 """
 
 from __future__ import annotations
 
 import shlex
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +27,11 @@ _PROGRAM: Final = ("sendmail.py", "message.py", "dkim.py")
 PYTHON: Final = "/usr/bin/python3"
 
 
+SENDMAIL_OF_SERVER: Final = Path("/usr/sbin/sendmail")
+POSTDROP: Final = Path("/usr/sbin/postdrop")
+"""Postfix's sendmail starts it and waits until it has gained rights, which it never does in a site."""
+
+
 def socket_of(folders: HostFolders) -> Path:
     return folders.site_mail / "mail.sock"
 
@@ -30,16 +40,37 @@ def sendmail(folders: HostFolders) -> Path:
     return folders.site_mail / "sbin" / "sendmail"
 
 
-def prepare(folders: HostFolders) -> None:
-    """Write the program, and the settings with which PHP finds it. Blocks."""
+def prepare(folders: HostFolders, *, relay: bool) -> None:
+    """Write the program, and the settings with which PHP finds it; or remove what has sites find it, if they send by
+    the server's own sendmail. `relay`: whether this server has one. Blocks."""
     package = folders.site_mail / "svc_webhost" / "mail"
-    for folder in (folders.site_mail, sendmail(folders).parent, package.parent, package):
+    for folder in (folders.site_mail, package.parent, package):
         folder.mkdir(mode=0o755, exist_ok=True)
     for name in _PROGRAM:
         hold(package / name, (_HERE / name).read_text())
+    settings = folders.client_settings / "mail.ini"
+    if not relay and _server_sends():
+        settings.unlink(missing_ok=True)
+        sendmail(folders).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            sendmail(folders).parent.rmdir()
+        return
+    sendmail(folders).parent.mkdir(mode=0o755, exist_ok=True)
     program = shlex.quote(str(package / "sendmail.py"))
     hold(sendmail(folders), f'#!/bin/sh\nexec {PYTHON} -I -S {program} "$@"\n')
     sendmail(folders).chmod(0o755)
     # PHP's own header names the script that called mail(); the program takes it out again.
     path = shlex.quote(str(sendmail(folders)))
-    hold(folders.client_settings / "mail.ini", f'sendmail_path = "{path} -t -i"\nmail.add_x_header = On\n')
+    hold(settings, f'sendmail_path = "{path} -t -i"\nmail.add_x_header = On\n')
+
+
+def _server_sends() -> bool:
+    """Whether the server has a sendmail that may work with the rights of a site. A set-uid one (Exim) does not. A
+    set-gid one may: msmtp is, only to read its settings."""
+    if POSTDROP.exists():
+        return False
+    try:
+        mode = SENDMAIL_OF_SERVER.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IXOTH) and not mode & stat.S_ISUID

@@ -15,7 +15,8 @@ The core speaks first, so that a refusal needs no message, and the program learn
     core     {"accepted": true}                             or {"refused": "...", "exit": 75}
 
 A core that is away is tried again for `AWAY_SECONDS`, also when it ends in the middle: the message has the same id each
-time, so that it is accepted once. Every wait has a deadline.
+time, so that it is accepted once. If nobody listens it is `REFUSED_SECONDS`: a worker of PHP waits for each mail, and
+after a return to an earlier release nobody will. Every wait has a deadline.
 
 Exit status (sysexits.h): 0 accepted; 64 wrong usage; 69 it can never be sent; 75 try again later; 77 the site may not
 send now. All but 0 say on standard error what happened.
@@ -43,6 +44,7 @@ from svc_webhost.mail.message import MOST_BYTES, Draft, MessageError, address, u
 
 USAGE, UNAVAILABLE, TEMPORARY, NOT_PERMITTED = 64, 69, 75, 77
 AWAY_SECONDS: Final = 10.0
+REFUSED_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 40.0
 """More than the core takes for a message."""
 _INPUT_SECONDS: Final = 120.0
@@ -151,11 +153,15 @@ def hand_in(draft: Draft, envelope: Envelope) -> None:
     """Have the core accept the message, or keep it in the site if that is a staging copy. Raises `HandInError`."""
     identity = os.urandom(16).hex()
     until = time.monotonic() + AWAY_SECONDS
+    refused = 0.0
     while True:
         try:
             return _hand_in_once(draft, envelope, identity)
         except OSError as error:
-            if time.monotonic() >= until:
+            now = time.monotonic()
+            nobody = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+            refused = (refused or now) if nobody else 0.0
+            if now >= until or (nobody and now >= refused + REFUSED_SECONDS):
                 raise HandInError(
                     f"the panel does not take mail at the moment ({error}); try again", TEMPORARY
                 ) from None

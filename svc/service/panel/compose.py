@@ -116,7 +116,7 @@ async def open_services(
     """The running services that operations use. No listener. `work` is that of further kinds of jobs; without
     `recovering` no manifest is written. Only the `enabled_loops` run, or all with None."""
     folders = config.folders
-    await trio.to_thread.run_sync(prepare_shared_sockets, folders)
+    await trio.to_thread.run_sync(partial(prepare_shared_sockets, folders, relay=config.mail is not None))
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     outbox = Outbox(sealer, config.mail, config.public_url)
     events = EventLog(database, alert=loop_alerts.notice)

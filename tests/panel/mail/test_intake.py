@@ -16,6 +16,7 @@ import trio
 from svc_actors.disk_space import Space
 from svc_actors.panel.mail import intake, queue, spool
 from svc_actors.store import Database
+from svc_webhost import mail
 from svc_webhost.mail import socket_of
 from tests.panel.mail.world import MESSAGE, SiteMailWorld, read_line, site_mail_world
 from tests.support.panel_sites import site_row
@@ -99,6 +100,7 @@ async def test_an_account_without_a_site_is_refused(world: SiteMailWorld, monkey
 async def test_without_a_relay_mail_is_refused_in_words(
     panel_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mail, "SENDMAIL_OF_SERVER", Path("/none"))
     async with site_mail_world(panel_database, monkeypatch, configured=False) as world:
         refused = await world.send()
 
