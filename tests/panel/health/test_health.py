@@ -6,14 +6,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from socket import AF_INET, AF_INET6, create_connection, socket
 
 import pytest
 
+from svc_actors.alerts import Severity, set_alert
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.records import Finding
 from svc_actors.panel.health.watch import HealthWatch
+from svc_actors.panel.mail.delivery import ALERT
 from svc_actors.store import Database
 from svc_common.errors import unavailable
 from svc_webhost.knot import KnotError
@@ -149,11 +152,17 @@ async def held_mail(world: World) -> None:
 
 async def waiting_mail(world: World) -> None:
     await world.sql(
-        """INSERT INTO site_mails (message, site_id, sender, recipient, bytes, accepted_at, deadline_at)
+        """INSERT INTO site_mails (message, site_id, sender, recipient, bytes, attempt_at, deadline_at)
            VALUES (gen_random_uuid(), $1, 'a@ada.example.com', 'b@example.net', 1, now() - interval '90 minutes',
                    now() + interval '2 days')""",
         world.site,
     )
+
+
+async def mail_without_a_relay(world: World) -> None:
+    await waiting_mail(world)
+    message = "The mail of sites cannot be delivered: relay.example:587: Connection refused"
+    await world.database.transact(partial(set_alert, key=ALERT, message=message, severity=Severity.CRITICAL))
 
 
 INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatus, str], ...] = (
@@ -174,8 +183,9 @@ INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatu
     (CheckName.DNS, unserved, WARNING, "ada.example.com"),
     (CheckName.CLOCK, not_kept, WARNING, "not synchronized"),
     (CheckName.CLOCK, set_back, CRITICAL, "60 minutes"),
-    (CheckName.MAIL, held_mail, WARNING, "ada.example.com"),
-    (CheckName.MAIL, waiting_mail, WARNING, "1 wait, the oldest for 1.5 hours"),
+    (CheckName.MAIL, held_mail, WARNING, "The mail of sites is held: ada.example.com (too many)."),
+    (CheckName.MAIL, waiting_mail, WARNING, "1 wait, the first of them should have been sent 1.5 hours ago"),
+    (CheckName.MAIL, mail_without_a_relay, WARNING, "Connection refused. 1 wait."),
 )
 
 
@@ -217,7 +227,19 @@ async def test_sites_without_a_schedule_are_named_unless_they_should_have_none(w
     assert fine.message == "No backup is overdue."
 
 
-async def test_mail_that_one_recipient_defers_is_no_warning_while_others_get_theirs(world: World) -> None:
+async def test_mail_that_a_recipient_defers_is_no_warning(world: World) -> None:
+    await waiting_mail(world)
+    await world.sql(
+        """UPDATE site_mails SET accepted_at = now() - interval '2 days', attempt_at = now() + interval '20 minutes',
+               attempts = 9, error = '450 greylisted'"""
+    )
+
+    finding = await world.checks.mail(OK)
+
+    assert (finding.status, finding.message) == (OK, "Mails of sites that wait for delivery: 1.")
+
+
+async def test_a_queue_that_takes_long_is_no_warning_while_mail_is_delivered(world: World) -> None:
     await waiting_mail(world)
     await waiting_mail(world)
     await world.sql(

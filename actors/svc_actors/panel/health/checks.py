@@ -20,6 +20,7 @@ import trio
 from svc_actors.panel.backups.schedules import DEFAULT_OF
 from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
+from svc_actors.panel.mail.delivery import ALERT as MAIL_ALERT
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
 from svc_webhost.databases import DatabaseError, DatabaseServer, DatabaseServers
@@ -260,27 +261,34 @@ class Checks:
         if not self.relay:
             message = "This server sends no mail of sites: set host and sender of [mail] (docs/mail.md)."
             return Finding(HealthStatus.WARNING, message)
-        # A recipient whose server defers for days is no fault of this server: mail to others is delivered meanwhile.
+        # The relay is judged, by the alert of the delivery and by mail whose turn does not come. What a recipient's
+        # server defers waits for days, and is attempted meanwhile.
         row = await self.database.fetchone(
-            """SELECT count(*) AS number, now() - min(accepted_at) AS age,
-                      EXISTS (SELECT FROM site_mails WHERE state = 'sent' AND ended_at > now() - $1::interval) AS sent
+            """SELECT count(*) AS number, now() - min(attempt_at) AS overdue,
+                      EXISTS (SELECT FROM site_mails WHERE state = 'sent' AND ended_at > now() - $1::interval) AS sent,
+                      (SELECT message FROM alerts WHERE key = $2 AND closed_at IS NULL) AS alert
                FROM site_mails JOIN sites ON sites.id = site_id
                LEFT JOIN site_mail_settings AS own ON own.site_id = sites.id
                WHERE site_mails.state = 'queued' AND sites.status = 'active' AND enabled IS NOT FALSE""",
             MAIL_WAITS,
+            MAIL_ALERT,
         )
-        if row["number"] and row["age"] > MAIL_WAITS and not row["sent"]:
-            hours = row["age"].total_seconds() / 3600
+        if row["number"] and row["alert"]:
+            return Finding(HealthStatus.WARNING, f"{row['alert']}. {row['number']} wait.", row["number"])
+        if row["number"] and row["overdue"] > MAIL_WAITS and not row["sent"]:
+            hours = row["overdue"].total_seconds() / 3600
             message = (
-                f"No mail of sites was delivered in the last hour; {row['number']} wait, the oldest for "
-                f"{hours:.1f} hours. `svc site mails SITE` has the relay's answers."
+                f"No mail of sites was delivered in the last hour; {row['number']} wait, the first of them should have "
+                f"been sent {hours:.1f} hours ago. `svc site mails SITE` lists them."
             )
             return Finding(HealthStatus.WARNING, message, row["number"])
         held = await self.database.fetch(
-            """SELECT domain FROM site_mail_settings JOIN sites ON sites.id = site_id
+            """SELECT domain, held_reason FROM site_mail_settings JOIN sites ON sites.id = site_id
                WHERE held_at IS NOT NULL ORDER BY held_at DESC"""
         )
         if held:
-            message = _several("The mail of sites is held, as they passed a limit", [each["domain"] for each in held])
+            # Behind a semicolon are the programs that sent most.
+            sites = [f"{each['domain']} ({each['held_reason'].partition(';')[0]})" for each in held]
+            message = _several("The mail of sites is held", sites)
             return Finding(HealthStatus.WARNING, message, len(held))
         return Finding(HealthStatus.OK, f"Mails of sites that wait for delivery: {row['number']}.", row["number"])
