@@ -22,7 +22,6 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from svc_actors.panel.mail import queue
 from svc_actors.panel.mail.holds import Hold, SiteMailSettings, TellOwner, hold_for_limit, mail_settings_of
 from svc_actors.panel.mail.limits import counts_of, limits_of
+from svc_actors.panel.mail.received import EndedError, LineEnds, LineEndsError, Received
 from svc_actors.panel.mail.signing import Signatures, SigningData
 from svc_actors.panel.mail.spool import Spool, SpoolError, SpoolFullError
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, lock_site
@@ -51,8 +51,6 @@ MOST_OF_A_SITE: Final = 4
 MOST: Final = 64
 MAIL_SECONDS: Final = 30.0
 _BACKLOG: Final = 256
-_LONGEST_LINE: Final = 512 * 1024
-"""The most recipients with the longest addresses, and a signature's headers."""
 _CREDENTIALS: Final = struct.Struct("3i")
 _UNAVAILABLE, _TEMPORARY, _NOT_PERMITTED = 69, 75, 77
 """Exit statuses of sendmail: see there."""
@@ -87,16 +85,8 @@ class Refusal:
     """The hold that this mail has caused."""
 
 
-class _EndedError(Exception):
-    """The program has closed its connection."""
-
-
 class _BusyError(Exception):
     """The message is being handed in over another connection."""
-
-
-class _LineEndsError(Exception):
-    """The message has a CR or LF that is no part of a line end, or a NUL."""
 
 
 class Intake:
@@ -163,7 +153,7 @@ class Intake:
             try:
                 with trio.move_on_after(MAIL_SECONDS):
                     await self._answer(connection, uid)
-            except (OSError, _EndedError):
+            except (OSError, EndedError):
                 # The program has gone; without an answer it hands the message in again.
                 pass
             finally:
@@ -177,7 +167,7 @@ class Intake:
         except _BusyError:
             await _say(connection, {"busy": True})
             return
-        except _LineEndsError:
+        except LineEndsError:
             refusal = Refusal("the message has a line that does not end with CRLF, or NUL bytes", _UNAVAILABLE)
         except SpoolFullError:
             refusal = _no_room()
@@ -200,7 +190,7 @@ class Intake:
         if refusal is not None:
             return refusal
         await _say(connection, {"domain": site.domain, "keep": site.staging_of is not None})
-        lines = _Received(connection)
+        lines = Received(connection)
         try:
             order = Order.model_validate_json(await lines.line())
         except ValidationError:
@@ -215,10 +205,10 @@ class Intake:
         finally:
             self._under_way.discard(message)
 
-    async def _receive(self, lines: _Received, site: SiteRow, order: Order, message: UUID) -> Refusal | None:
+    async def _receive(self, lines: Received, site: SiteRow, order: Order, message: UUID) -> Refusal | None:
         if await queue.is_accepted(self._database, message):
             return None
-        ends = _LineEnds(order.bytes)
+        ends = LineEnds(order.bytes)
         await self._spool.write(message, order.bytes, lambda most: ends.checked(lines.some(most)))
         refusal = await self._database.transact(partial(self._accept, site=site, order=order, message=message))
         if refusal is not None:
@@ -360,60 +350,3 @@ async def _say(connection: trio.socket.SocketType, answer: dict[str, object]) ->
     left = memoryview(json.dumps(answer).encode() + b"\n")
     while left:
         left = left[await connection.send(left) :]
-
-
-class _LineEnds:
-    """Checks a message piece by piece."""
-
-    def __init__(self, size: int) -> None:
-        self._left = size
-        self._cr = b""
-
-    async def checked(self, receiving: Awaitable[bytes]) -> bytes:
-        """Raises `_LineEndsError`. A CR at the end of a piece is judged with the next one."""
-        piece = await receiving
-        self._left -= len(piece)
-        text = self._cr + piece
-        self._cr = b"\r" if self._left and piece.endswith(b"\r") else b""
-        # Equal numbers say that each is a part of one. Counting takes a tenth of the time of a regular expression.
-        text = text.removesuffix(self._cr)
-        if not text.count(b"\r\n") == text.count(b"\r") == text.count(b"\n") or b"\0" in text:
-            raise _LineEndsError
-        return piece
-
-
-class _Received:
-    """What the program sends: a line, and then bytes."""
-
-    def __init__(self, connection: trio.socket.SocketType) -> None:
-        self._connection = connection
-        self._held = b""
-
-    async def line(self) -> bytes:
-        """Raises `_EndedError` if none comes, or one that is too long."""
-        pieces, size = [], 0
-        while size <= _LONGEST_LINE:
-            piece = await self._more(65536)
-            before, end, after = piece.partition(b"\n")
-            pieces.append(before)
-            size += len(before)
-            if end:
-                self._held = after
-                return b"".join(pieces)
-        raise _EndedError
-
-    async def some(self, most: int) -> bytes:
-        """At least one byte, and `most` at most."""
-        if self._held:
-            piece, self._held = self._held[:most], self._held[most:]
-            return piece
-        return await self._more(most)
-
-    async def _more(self, most: int) -> bytes:
-        try:
-            piece = await self._connection.recv(min(most, 65536))
-        except OSError:
-            piece = b""
-        if not piece:
-            raise _EndedError
-        return piece
