@@ -6,12 +6,14 @@ import json
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
+from svc_webhost import mail
 from svc_webhost.accounts import SiteAccount
 from svc_webhost.confined import enter_site
 from svc_webhost.folders import HostFolders
@@ -135,29 +137,11 @@ async def test_programs_find_the_database_servers_by_themselves(place: Place) ->
 
 async def test_sendmail_is_the_panels_whether_the_server_has_one_or_not(place: Place, tmp_path: Path) -> None:
     """A view of the server without a mail server, and one with a sendmail that would never end."""
-    with_one, layers = tmp_path / "sendmail", tmp_path / "layers"
-    layers.mkdir()
-    with_one.write_text("#!/bin/sh\nexec sleep 1000\n")
-    with_one.chmod(0o755)
-    folders = HostFolders(place.folder)
     asked = "/usr/sbin/sendmail -bp; echo $?; /usr/lib/sendmail -bp; test -x /usr/sbin/nologin && echo others"
-    command = site_command(folders, ADA, ("/bin/sh", "-c", asked))
-    # A server of which only this process knows: its own mounts.
-    install = "mount -t tmpfs none $1 && mkdir $1/up $1/w && cp $0 $1/up/sendmail && "
-    install += "mount -t overlay -o lowerdir=/usr/sbin,upperdir=$1/up,workdir=$1/w none /usr/sbin && shift && exec $@"
-    installed = (
-        "unshare",
-        "-m",
-        "/bin/bash",
-        "-c",
-        install.replace("$@", '"$@"'),
-        str(with_one),
-        str(layers),
-        *command,
-    )
+    command = site_command(HostFolders(place.folder), ADA, ("/bin/sh", "-c", asked))
 
     answers = []
-    for words in (command, installed):
+    for words in (command, with_sendmail(tmp_path, "exec sleep 1000", command)):
         with trio.fail_after(60):
             done = await trio.run_process(words, capture_stdout=True, capture_stderr=True, check=False)
         answers.append((done.stdout.decode().split(), done.stderr.decode()))
@@ -165,6 +149,33 @@ async def test_sendmail_is_the_panels_whether_the_server_has_one_or_not(place: P
     for said_by, complaint in answers:
         assert said_by == ["64", "others"]
         assert "shown in the panel" in complaint
+
+
+async def test_without_a_relay_it_is_the_servers_own_if_that_speaks_smtp(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = HostFolders(place.folder)
+    command = site_command(folders, ADA, ("/bin/sh", "-c", "/usr/sbin/sendmail -t"))
+    installed = with_sendmail(tmp_path, "echo own $1", command)
+    monkeypatch.setattr(mail, "SENDMAIL_OF_SERVER", tmp_path / "sendmail")
+
+    await trio.to_thread.run_sync(partial(prepare_shared_sockets, folders, relay=False))
+    done = await trio.run_process(installed, capture_stdout=True, capture_stderr=True, check=False)
+
+    assert (done.stdout, done.stderr) == (b"own -t\n", b"")
+
+
+def with_sendmail(folder: Path, script: str, command: Sequence[str]) -> list[str]:
+    """The command on a server that has this script as its sendmail, and of which only its process knows."""
+    sendmail, layers = folder / "sendmail", folder / "layers"
+    layers.mkdir()
+    sendmail.write_text(f"#!/bin/sh\n{script}\n")
+    sendmail.chmod(0o755)
+    install = (
+        "mount -t tmpfs none $1 && mkdir $1/up $1/w && cp $0 $1/up/sendmail && mount -t overlay "
+        '-o lowerdir=/usr/sbin,upperdir=$1/up,workdir=$1/w none /usr/sbin && shift && exec "$@"'
+    )
+    return ["unshare", "-m", "/bin/bash", "-c", install, str(sendmail), str(layers), *command]
 
 
 async def test_a_program_that_runs_elsewhere_is_shown_to_it(place: Place) -> None:
