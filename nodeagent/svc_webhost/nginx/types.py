@@ -68,7 +68,7 @@ def types_of_files() -> Iterator[str]:
     yield "map $sent_http_content_type $svc_charset {"
     yield 'default "";'
     for pattern in _UTF_8:
-        yield f'"~^{pattern}$" utf-8;'
+        yield f'"~^{pattern}\\z" utf-8;'
     yield "}"
     yield "charset $svc_charset;"
     yield "charset_types *;"

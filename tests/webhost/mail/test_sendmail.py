@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -73,15 +74,17 @@ def _said(stream: Any, answer: dict[str, Any] | None) -> bool:
 
 
 @pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    folders = HostFolders(tmp_path)
-    folders.shared_sockets.mkdir(parents=True)
-    folders.client_settings.mkdir()
-    mail.prepare(folders, relay=True)
-    core = Core(folders)
-    core.listen()
-    yield core
-    core.close()
+def core() -> Iterator[Core]:
+    # The path of a socket has 107 bytes at most, and that of a test's own folder may have more.
+    with TemporaryDirectory(prefix="svc-mail-") as folder:
+        folders = HostFolders(Path(folder))
+        folders.shared_sockets.mkdir(parents=True)
+        folders.client_settings.mkdir()
+        mail.prepare(folders, relay=True)
+        core = Core(folders)
+        core.listen()
+        yield core
+        core.close()
 
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
