@@ -85,6 +85,7 @@ TABS = [
     "Access",
     "Databases",
     "Schedules",
+    "Mail",
     "Backups",
     "Certificate",
     "Diagnosis",
