@@ -39,7 +39,7 @@ _MARIADB_SERVER: Final = re.compile(
     rb"""(?:/\*M?!\d*\s*)?(?:
         SET\s+(?:@\w+\s*=\s*)?(?:@@(?:SESSION\.)?|SESSION\s+)?(?P<log>SQL_LOG_BIN)\b
         |SET\s+(?:@@(?P<set>GLOBAL|PERSIST)\.|(?P<global>GLOBAL|PERSIST|PASSWORD)\b)
-        |(?P<database>(?:CREATE|DROP|ALTER)\s+(?:DATABASE|SCHEMA))\b
+        |(?P<database>(?:CREATE|DROP)\s+(?:DATABASE|SCHEMA))\b
         |(?P<user>(?:CREATE|DROP|ALTER|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:USER|ROLE))\b
         |(?P<right>GRANT|REVOKE)\b
         |(?P<replica>(?:CHANGE|START|STOP|RESET)\s+(?:MASTER|REPLICATION|SLAVE|REPLICA|BINARY))\b
@@ -47,6 +47,13 @@ _MARIADB_SERVER: Final = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_ALTER: Final = re.compile(
+    rb"((?:/\*M?!\d*\s*)?ALTER\s+(?:DATABASE|SCHEMA)\s+)"
+    rb"(?:`[^`]*`|(?!(?:COLLATE|CHARACTER|CHARSET|DEFAULT|COMMENT)\b)[^\s`]++)\s",
+    re.IGNORECASE,
+)
+"""Of a database by its name. Without one it is about this database, in whose collation the routines that follow are
+made."""
 _USE: Final = re.compile(rb"USE\s+(?:`(?P<quoted>[^`]+)`|(?P<bare>[^\s;`]+))\s*$", re.IGNORECASE)
 _DEFINER: Final = re.compile(
     rb"""((?:/\*M?!\d*\s*)?(?:CREATE|ALTER)\b(?:\s|\*/|/\*M?!\d*|=|\b(?:OR|REPLACE|AGGREGATE|ALGORITHM|UNDEFINED|MERGE
@@ -59,6 +66,9 @@ _COLLATION: Final = re.compile(
     rb"(?P<text>" + _TEXT + rb")|\b(?P<name>utf8(?:mb[34])?_(?:[a-z_]+_)?0900_[a-z_]+)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_SAVES: Final = re.compile(rb"@(\w+)\s*:?=\s*@@(?:SESSION\.)?SQL_MODE\b", re.IGNORECASE)
+_MODE: Final = re.compile(rb"(?<!@OLD_)(?<![\w])SQL_MODE\s*=\s*('[^']*'|\"[^\"]*\"|[^,;*]+)", re.IGNORECASE)
+_VARIABLE: Final = re.compile(rb"@(\w+)")
 _SET: Final = re.compile(rb"(?:/\*M?!\d*\s*)?SET\b", re.IGNORECASE)
 
 _POSTGRESQL_SERVER: Final = re.compile(
@@ -125,6 +135,15 @@ class _Adaptation:
 
 
 class MariaDbAdaptation(_Adaptation):
+    """`splitter` learns from it what a backslash is: routines come with the mode that they were made in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.splitter = MariaDbSplitter(self)
+        self._escapes = True
+        self._saved: dict[bytes, bool] = {}
+        """The same at the times when variables of the dump were set to the mode, by their names."""
+
     def line(self, text: bytes) -> bytes | None:
         if len(self._messages) < _MOST_NOTES:
             self._messages.append(text.decode(errors="replace").strip()[:_LONGEST_NOTE])
@@ -133,8 +152,6 @@ class MariaDbAdaptation(_Adaptation):
         return None
 
     def statement(self, text: bytes) -> bytes | None:
-        if self._unusual:
-            return text
         if used := _USE.match(text):
             self._of_database(used["quoted"] or used["bare"])
             self._left_out["USE"] += 1
@@ -143,14 +160,24 @@ class MariaDbAdaptation(_Adaptation):
             self._leave_out(found)
             return None
         is_setting = _SET.match(text) is not None
-        if is_setting and b"NO_BACKSLASH_ESCAPES" in text.upper():
-            self._unusual = True
-            return text
+        if is_setting:
+            self._note_mode(text)
+        text = _ALTER.sub(rb"\1", text)
         text, number = _DEFINER.subn(rb"\1", text, count=1) if not is_setting else (text, 0)
         self._definers += number
         if b"0900" in text:
             text = _COLLATION.sub(lambda found: self._collation(found, is_setting=is_setting), text)
         return text
+
+    def _note_mode(self, text: bytes) -> None:
+        for name in _SAVES.findall(text):
+            self._saved[name.lower()] = self._escapes
+        for value in _MODE.findall(text):
+            if restored := _VARIABLE.search(value):
+                self._escapes = self._saved.get(restored[1].lower(), True)
+            else:
+                self._escapes = b"NO_BACKSLASH_ESCAPES" not in value.upper()
+            self.splitter.set_escapes(escapes=self._escapes)
 
     def _collation(self, found: re.Match[bytes], *, is_setting: bool) -> bytes:
         if found["text"] is None:
@@ -204,6 +231,6 @@ def adaptation_of(dialect: str) -> tuple[MariaDbAdaptation | PostgresAdaptation,
     """The adaptation of one dump, and what the dump has to be fed to. Feeding raises NoDumpError."""
     if dialect == "mariadb":
         mariadb = MariaDbAdaptation()
-        return mariadb, MariaDbSplitter(mariadb)
+        return mariadb, mariadb.splitter
     postgres = PostgresAdaptation()
     return postgres, PostgresSplitter(postgres)

@@ -61,6 +61,7 @@ _NESTED: Final = _text(rb"[^*/]++|\*(?=[^/])|/(?=[^*])", rb"\*/|/\*")
 _NAME: Final = _text(rb'[^"]++', rb'"')
 _ESCAPED: Final = _text(rb"[^'\\]++|\\.", rb"'")
 _MARIADB_QUOTES: Final = {b"'": _ESCAPED, b'"': _text(rb'[^"\\]++|\\.', rb'"'), b"`": _text(rb"[^`]++", rb"`")}
+_WITHOUT_ESCAPES: Final = {**_MARIADB_QUOTES, b"'": _text(rb"[^']++", rb"'"), b'"': _text(rb'[^"]++', rb'"')}
 _ROWS: Final = _text(rb"[^\n]++|\n(?=.{4})(?!\\\.\r?\n)", rb"\n\\\.\r?\n")
 _BLANKS: Final = re.compile(rb"(?:\s|\xef\xbb\xbf)++")
 """With the mark of UTF-8 that editors write at the start of a file."""
@@ -201,7 +202,13 @@ class MariaDbSplitter(Splitter):
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
+        self._escapes = True
         self._separate(b";")
+
+    def set_escapes(self, *, escapes: bool) -> None:
+        """Whether a backslash escapes what follows it in a string, in the statements that come next."""
+        self._escapes = escapes
+        self._separate(self.delimiter)
 
     def take_line(self, match: re.Match[bytes]) -> bytes:
         if match["delimiter"] is None:
@@ -212,7 +219,7 @@ class MariaDbSplitter(Splitter):
     def token(self, text: bytes, at: int) -> tuple[int, _Text | None]:
         sign = text[at : at + 1]
         if sign in _MARIADB_QUOTES:
-            return at + 1, _MARIADB_QUOTES[sign]
+            return at + 1, (_MARIADB_QUOTES if self._escapes else _WITHOUT_ESCAPES)[sign]
         if sign == b"#" or (text.startswith(b"--", at) and text[at + 2 : at + 3] <= b" "):
             return at + 1, _LINE_COMMENT
         if executed := self._EXECUTED.match(text, at):
@@ -225,8 +232,14 @@ class MariaDbSplitter(Splitter):
         self.delimiter = delimiter
         self.plain = re.compile(
             _repeated(
-                rb"[^'\"`#/\-" + re.escape(delimiter[:1]) + rb"]++"
-                rb"|'(?>(?:[^'\\]++|\\.)*)'|\"(?>(?:[^\"\\]++|\\.)*)\"|`[^`]*+`"
+                rb"[^'\"`#/\-"
+                + re.escape(delimiter[:1])
+                + rb"]++"
+                + (
+                    rb"|'(?>(?:[^'\\]++|\\.)*)'|\"(?>(?:[^\"\\]++|\\.)*)\"|`[^`]*+`"
+                    if self._escapes
+                    else rb"|'[^']*+'|\"[^\"]*+\"|`[^`]*+`"
+                )
                 + (b"" if delimiter[:1] in b"-/" else rb"|-(?=[^-])|/(?=[^*])")
             ),
             re.DOTALL,

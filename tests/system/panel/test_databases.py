@@ -101,7 +101,9 @@ async def test_databases_of_both_engines_live_and_go_with_their_site(panel: Pane
             wanted = {"export": listed[0]["id"], "replace": True}
             imported = await ended(root, await post(root, f"/databases/{database['id']}/import", wanted))
             restored = await run(how, READ)
-            await write(root, site, f"USE {stranger['name']};\n" if kind is EngineKind.MARIADB else "\\! id\n")
+            await write(
+                root, site, f"DROP TABLE {stranger['name']}.things;\n" if kind is EngineKind.MARIADB else "\\! id\n"
+            )
             hostile = await ended(
                 root, await post(root, f"/databases/{database['id']}/import", {"path": "private/dump.sql"})
             )
