@@ -16,18 +16,18 @@ from typing import Protocol
 import trio
 
 CHUNK_BYTES = 512 * 1024
-"""Bytes taken from the guest at a time: enough that the cost of a websocket message does not count. Half as many
-measured a third slower; a guest that sends less at a time is not waited for."""
+"""Bytes read from the guest at a time: enough to make the cost per websocket message negligible. Half of this was a
+third slower when measured. A read returns what the guest has sent and does not wait for more."""
 
 INPUT_SECONDS = 60.0
-"""How long a guest may take no input. Beyond that, the end of a vanished browser would stay unnoticed behind that
-input."""
+"""How long a guest may accept no input. While input waits for the guest, the relay does not notice that the browser has
+disconnected."""
 
 _CLOSE_SECONDS = 2.0
 
 
 class Browser(Protocol):
-    """An accepted websocket. When it is gone, the relaying task is cancelled."""
+    """An accepted websocket. When the browser disconnects, the relaying task is cancelled."""
 
     async def receive(self) -> bytes | str | None: ...
 
@@ -35,7 +35,7 @@ class Browser(Protocol):
 
 
 class Ending(Enum):
-    """What ended a relay by itself."""
+    """Why a relay ended, if it was not cancelled."""
 
     GUEST_ENDED = "guest_ended"
     INPUT_STALLED = "input_stalled"
@@ -43,7 +43,8 @@ class Ending(Enum):
 
 
 async def relay(browser: Browser, guest: trio.abc.Stream) -> Ending:
-    """Join the two until the guest's stream ends or the browser breaks the rules; closes the guest's stream."""
+    """Pass data both ways until the guest's stream ends or the browser breaks the rules, then close the guest's
+    stream."""
     endings: list[Ending] = []
     try:
         async with trio.open_nursery() as nursery:

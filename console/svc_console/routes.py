@@ -1,7 +1,8 @@
 """WS /api/v1/console/ws/{ticket}: binary RFB for vnc, raw bytes for serial.
 
-A console is open from the moment its ticket was redeemed until the guest's stream ends, the browser goes, or the right
-to it is lost: the session or token ended, the person suspended, the machine deleted. Silence alone never ends one.
+A console is open from the moment its ticket is redeemed until the guest's stream ends, the browser disconnects, or the
+person loses the right to it: their session or token ends, they are suspended, or the machine is deleted. An idle
+console is never closed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from svc_console.source import Console, ConsoleSource, Refusal
 CONSOLE_SOCKET_PATH = "/api/v1/console/ws/"
 
 STANDING_SECONDS = 2.0
-"""How often an open console's right is checked, and so how long a console can outlive it at most."""
+"""How often the right to an open console is checked. A console stays open at most this long after the right is lost."""
 UNANSWERED_SECONDS = 30.0
-"""How long a console stays open while its right, or its node's presence, cannot be checked."""
+"""How long a console stays open while it cannot be checked whether the person still has the right, or whether the node
+is online."""
 OPEN_SECONDS = 15.0
 """How long the node may take to open the stream."""
 MOST_OF_ONE = 32
-"""Consoles of one person, by all sessions and tokens together: each is a stream of its node, which has 256, and its
-right is checked every two seconds."""
+"""The most consoles of one person, over all their sessions and tokens. Each takes one of the 256 streams of its node,
+and is checked every two seconds."""
 
 _log = structlog.get_logger(__name__)
 _open_consoles = prometheus_client.Gauge("svc_consoles_open", "Consoles open now.", ["kind"])
@@ -93,7 +95,7 @@ class Consoles:
 
     @contextmanager
     def place(self, holder: UUID) -> Iterator[bool]:
-        """Whether the person may have one more console, which counts for the length of the block."""
+        """Whether the person may open one more console. If so, it counts as open for the length of the block."""
         if self._of[holder] >= MOST_OF_ONE:
             yield False
             return

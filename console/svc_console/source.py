@@ -10,10 +10,10 @@ import trio
 
 
 class Refusal(StrEnum):
-    """Why a console may not be opened, or must be closed."""
+    """Why a console may not be opened, or why an open one must be closed."""
 
     SIGNED_OUT = "signed_out"
-    """The session or token has ended, or its person is suspended or may no longer see the machine."""
+    """The session or token has ended, or the person is suspended or may no longer see the machine."""
     MACHINE_GONE = "machine_gone"
     MACHINE_STOPPED = "machine_stopped"
 
@@ -35,15 +35,16 @@ class Console(Protocol):
         ...
 
     async def refusal(self) -> Refusal | None:
-        """None while the console may be open. Raises `ServiceError` if that cannot be checked."""
+        """Why the console must be closed; None while it may stay open. Raises `ServiceError` if that cannot be
+        checked."""
         ...
 
     async def open(self, *, timeout: float) -> trio.abc.Stream:
-        """The guest's end. Raises `ServiceError`: `not_found` or `not_ready` if the guest is off."""
+        """The stream to the guest. Raises `ServiceError`: `not_found` or `not_ready` if the guest is off."""
         ...
 
 
 class ConsoleSource(Protocol):
     async def redeem(self, ticket: str, *, session_cookie: str | None) -> Console | None:
-        """Spend a ticket. None for an invalid one."""
+        """Use up a ticket and return its console; None if the ticket is invalid."""
         ...

@@ -217,8 +217,8 @@ class Api(Generic[ServicesT]):
 
 
 def _has_a_head(operation: Operation[Any, Any, Any]) -> bool:
-    """HEAD is not for streams, which have no end that could be left out, nor for links that are used up when they are
-    followed: a program that only checks the link must not use it up."""
+    """Whether HEAD is allowed. Not for event streams, whose body never ends, nor for links that work once: a program
+    that only checks such a link must not use it up."""
     return operation.presentation is not Presentation.EVENT_STREAM and not operation.mutates
 
 
@@ -292,18 +292,20 @@ def _caller(principal: Principal, exchange: Exchange, operation: str) -> Caller:
 
 
 def _inside(path: str) -> str:
-    """A redirect stays inside this service, whatever made the path."""
+    """The path of a redirect, which never leads to another host, wherever the path came from."""
     if not path.startswith("/") or path.startswith(("//", "/\\")) or any(not "!" <= c <= "~" for c in path):
         return "/"
     return path
 
 
-# No address of a client, no query, no header: these are the caller's own. Secrets are removed from paths, as in logs.
+# A span has no client address, no query and no header, since these may be confidential. Secrets are removed from paths,
+# as in logs.
 @contextmanager
 def request_span(
     tracer: Tracer, exchange: Exchange, operation: Operation[Any, Any, Any], prefix: str
 ) -> Iterator[None]:
-    """A block that answers `exchange`. The caller's trace is continued; whether it is sampled is decided here."""
+    """Open a span for the block, which answers `exchange`. The span continues the caller's trace; this service decides
+    whether the trace is sampled."""
     route = prefix + operation.route.path
     method = exchange.scope["method"]
     told: dict[str, str | int] = {

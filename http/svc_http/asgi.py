@@ -1,6 +1,6 @@
 """What the applications here share: bodies of requests, headers that restrict a browser, Hypercorn's lifespan messages.
 
-Bodies are read by either tier (hosting-panel-api.md, Limits; docs/limits.md).
+The core and the web tier read bodies in the same way (the panel's specification, Limits; docs/limits.md).
 
 Why: docs/decisions/0004-browsers-and-origins.md.
 """
@@ -18,10 +18,10 @@ from svc_common.errors import invalid
 MAX_BODY: Final = 1_000_000
 """Bytes of a body that is read completely."""
 MAX_PUBLIC_BODY: Final = 16 * 1024
-"""The same for callers without a sign-in: a sign-in takes some hundred bytes, a node's enrolment some thousand, and a
-slow sender's body is held in memory."""
+"""The same for callers without a credential. A sign-in takes some hundred bytes and a node's enrolment some thousand;
+the limit is low because the body of a slow sender is held in memory."""
 BODY_DEADLINE: Final = 30.0
-"""Seconds in which all of it must arrive."""
+"""Seconds in which the whole body must arrive."""
 
 Header = tuple[bytes, bytes]
 
@@ -66,7 +66,7 @@ async def read_whole(chunks: AsyncIterable[bytes], most: int = MAX_BODY) -> byte
 
 
 async def lifespan(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """Answer Hypercorn's lifespan messages until the end: the application has nothing to do at its start and end."""
+    """Acknowledge Hypercorn's lifespan messages: the application has nothing to do when it starts or stops."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

@@ -1,8 +1,9 @@
 """The web tier: passes the API's requests to the core over its Unix socket, and serves the pages that send them.
 
-It has no authority and decides nothing. It only tells the core the client's address of each request, which the core
-believes because the kernel says whose process connected (`svc_http.peers`). Headers that concern one hop only are
-removed (RFC 9110, section 7.6.1). While the core is away every call is answered `unavailable`, and nothing was done.
+The web tier has no authority and decides nothing. With each request it passes the client's address, which the core
+trusts because the kernel says which account's process connected (`svc_http.peers`). Headers that concern one hop only
+are removed (RFC 9110, section 7.6.1). While the core is not running, every call is answered `unavailable` and changes
+nothing.
 
 Invariants: a request's body is complete before it takes a connection to the core, and the concurrent requests of one
 client are limited, so that no slow or demanding client keeps others from the core.
@@ -40,12 +41,13 @@ from svc_http.static_files import (
 
 API_PREFIX: Final = "/api/v1"
 CONNECTIONS: Final = 900
-"""To the core, which accepts some more: further requests wait for one."""
+"""The most connections to the core, which accepts some more. Further requests wait until one is free."""
 OF_ONE_CLIENT: Final = 32
-"""Concurrent requests; those that wait for a line of a log hold one for half a minute."""
+"""The most concurrent requests of one client. A request that waits for the next line of a log counts for half a
+minute."""
 CONNECT_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 20.0
-"""For a browser to read its answer."""
+"""How long a browser may take to read its answer."""
 ANSWER_SECONDS: Final = 60.0
 """Twice the longest time for which an operation keeps its caller waiting."""
 _HOP: Final = frozenset(
@@ -53,7 +55,7 @@ _HOP: Final = frozenset(
 )
 _TRANSFER: Final = b"transfer-encoding"
 _OF_OURS: Final = b"date"
-"""Headers that every answer of this listener has anyway."""
+"""A header of the core's answers that is dropped, because this listener adds its own."""
 _REPLACED: Final = _HOP | {CLIENT_HEADER, _TRANSFER, b"content-length"}
 """Headers of a request that are not passed on: the body is passed complete, and the client's address is the
 connection's."""
@@ -64,7 +66,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.bridge")
 
 @dataclass(frozen=True)
 class Refusal:
-    """What this tier answers by itself, in the panel's envelope."""
+    """An error that this tier answers itself, in the panel's envelope."""
 
     status: int
     code: str
@@ -170,7 +172,8 @@ def _target(scope: HTTPScope) -> bytes:
 
 
 def _carried(scope: HTTPScope, body: bytes) -> list[Header]:
-    """The request's own headers; the client's address is the connection's, whatever the client says."""
+    """The headers that are passed on with the request. The client's address is that of the connection; one that the
+    client sends is dropped."""
     kept = [(name, value) for name, value in scope["headers"] if name not in _REPLACED]
     if not any(name == b"host" for name, _ in kept):
         kept.append((b"host", b"core"))
@@ -198,7 +201,7 @@ async def _chunks(receive: ASGIReceiveCallable) -> AsyncIterator[bytes]:
 
 
 class _Pages:
-    """The built pages: one document, which loads its assets and gets the rest from the API."""
+    """The built pages: one HTML document, which loads its assets from here and all data from the API."""
 
     def __init__(self, folder: Path) -> None:
         self._document, self._assets = read_file(folder / "index.html"), read_assets(folder)
@@ -229,7 +232,7 @@ def _said(status: int, text: str) -> StaticAnswer:
 
 
 async def _show(send: ASGISendCallable, answer: StaticAnswer) -> None:
-    """Send it with all headers that bind a browser; the answer's own headers win over those of every page."""
+    """Send the answer with the security headers of every page; the answer's own headers take precedence."""
     headers = {name.lower().encode(): value.encode("latin-1") for name, value in answer.headers.items()}
     kept = [*headers.items(), *((name, value) for name, value in OF_PAGES if name not in headers)]
     await _send(send, answer.status, kept, answer.body, length=answer.status != 304)

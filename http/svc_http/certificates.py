@@ -21,7 +21,8 @@ from cryptography import x509
 
 LOOK_EVERY: Final = 2.0
 _EXPIRES_SOON: Final = timedelta(days=14)
-"""ACME clients renew 30 days before the end: at 14 something has failed more than once."""
+"""ACME clients renew 30 days before the certificate expires: with 14 days left, the renewal has failed more than
+once."""
 
 log = structlog.get_logger("svc.http.certificates")
 
@@ -35,7 +36,8 @@ class TlsFiles:
 
 
 def expires_soon(certificate: x509.Certificate) -> bool:
-    """Whether it should have been renewed by now: 14 days before its end, or at a sixth of a shorter lifetime."""
+    """Whether the certificate should have been renewed by now: 14 days before it expires, or for a short-lived one when
+    a sixth of its lifetime is left."""
     end = certificate.not_valid_after_utc
     return end - datetime.now(UTC) <= min(_EXPIRES_SOON, (end - certificate.not_valid_before_utc) / 6)
 

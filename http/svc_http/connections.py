@@ -3,14 +3,15 @@
 - Their number is limited in all and for one address (`svc_actors.admission`); a connection that waits for its client's
   next request makes room for another.
 - An unforeseen error in a connection is logged, and ends that connection at most.
-- If a client has closed its end, the connection is closed once nothing is under way on it: no further request can come.
+- If a client has closed its side, the connection is closed once its requests have ended: no further one can come.
 - Over HTTP/2, data that a client sent before it learned that the server had ended the stream (a websocket's answer to
   our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1), but Hypercorn 0.18 raises an error for
-  it. Here it counts for the connection's flow control and is dropped.
-- Only a task that can send them takes frames from HTTP/2's state. If Hypercorn's sender is cancelled while it waits for
-  its turn, a header block is left out, and the client can decode none of the others (RFC 9113, section 4.3).
+  it. Here this data counts for the connection's flow control and is dropped.
+- A task takes frames out of HTTP/2's state only when it can send them. If Hypercorn's sender were cancelled between
+  taking a header block and sending it, the client could decode no later one (RFC 9113, section 4.3).
 - Over TLS a change to HTTP/2 in mid-connection is refused, since ALPN has chosen (RFC 9113, section 3.1); so is a
-  request with both Content-Length and Transfer-Encoding, whose end two servers may see in two places (RFC 9112, 6.1).
+  request with both Content-Length and Transfer-Encoding, because two servers may disagree about where its body ends
+  (RFC 9112, 6.1).
 
 Why: docs/decisions/0005-listeners-and-held-ports.md.
 """
@@ -39,7 +40,8 @@ from hypercorn.typing import H11SendableEvent
 from svc_actors.admission import Admission, ConnectionSlot
 
 FIRST_REQUEST_SECONDS: Final = 1.0
-"""When the server stops: a client that connected a moment before has a request on its way, and is answered."""
+"""When the server stops, it waits this long for the first request of a client that has just connected, and answers
+it."""
 
 FLUSH_SECONDS: Final = 30.0
 """Longer than the kernel waits for a client that reads nothing (`server.UNREAD_DEADLINE`)."""
@@ -123,7 +125,8 @@ class ContainedConnection(TCPServer):
 
 class PatientH2Protocol(H2Protocol):
     """HTTP/2 that tolerates data for a stream that has ended on this side. While the server stops, the first request of
-    a connection is answered, and any other one gets the answer that it may be sent again (RFC 9113, section 8.7)."""
+    a connection is answered, and any later request is refused in a way that tells the client to send it again (RFC
+    9113, section 8.7)."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

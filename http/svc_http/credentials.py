@@ -3,10 +3,11 @@ sending it.
 
 Invariants:
 
-- an Authorization header decides alone: a cookie never makes up for a bad token;
+- if there is an Authorization header, only that counts: a valid cookie does not replace an invalid token;
 - a state-changing request that a browser may have sent (it has a cookie, or an Origin) must carry `X-Service-Request:
-  1` and an Origin that is this service's own. `null`, foreign and, with a cookie, missing origins are refused;
-- forwarded headers are not trusted: the address is the peer's;
+  1` and an Origin that is this service's own. An Origin of `null` or of another site is refused, and so is a missing
+  one if there is a cookie;
+- forwarded headers are not trusted: the client's address is that of the connection;
 - root of this server, connected to the service's own socket without a credential, is its administrator; with a
   credential, root acts as its owner. A browser's request is never root's.
 """
@@ -33,8 +34,8 @@ class Authenticator(Protocol):
 
 
 class Credentials:
-    """`origins`: where the service's own pages come from. The sender chooses the Host header, so it makes no origin the
-    service's own."""
+    """`origins`: the origins of the service's own pages. The Host header does not count as one, since the sender
+    chooses it."""
 
     def __init__(self, authenticator: Authenticator, *, cookie: str, origins: Collection[str]) -> None:
         self._authenticator = authenticator

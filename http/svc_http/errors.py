@@ -1,8 +1,9 @@
-"""Errors as HTTP answers: one envelope for everything, `{"error": {...}}`, as the service's table has it.
+"""Errors as HTTP answers: all of them in one envelope, `{"error": {...}}`, with the status codes of the service's
+table.
 
 Invariants: the status follows from the code (specification, section Errors), with one exception that HTTP itself
-requires: an unknown method on a known path is `invalid` with 405 and the Allow header. The text of a defect never
-leaves the process.
+requires: an unknown method on a known path is `invalid` with 405 and the Allow header. The text of an unexpected
+exception is logged and never sent.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def wrong_method(allowed: str, failures: Failures) -> Reply:
 
 
 def as_service_error(error: Exception) -> ServiceError:
-    """The error for the caller of what a handler raised, also from inside nested nurseries. A defect is logged in
-    full."""
+    """Convert what a handler raised, also from inside nested nurseries, to the error that the caller gets. An
+    unexpected exception is logged with its traceback."""
     if (refusal := refusal_in(error)) is not None:
         return refusal
     log.error("request.crashed", exc_info=error)

@@ -42,7 +42,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 class Exchange:
-    """`operation` and `actor` are filled in as they become known, for the log and the metrics."""
+    """`operation` and `actor` are set for the log and the metrics as soon as they are known."""
 
     __slots__ = ("_headers", "_receive", "_send", "_unread", "actor", "operation", "request_id", "scope", "status")
 
@@ -79,8 +79,8 @@ class Exchange:
 
     @property
     def address(self) -> str | None:
-        """The peer's own address; forwarded headers are not trusted, except the web tier's over the service's
-        socket."""
+        """The client's address: that of the connection, or, over the service's socket, the address that the web tier
+        has sent. Other forwarded headers are not trusted."""
         peer = PEER.get()
         if peer is None:
             client = self.scope.get("client")
@@ -117,7 +117,7 @@ class Exchange:
             raise trio.TooSlowError
 
     async def stream(self, status: int, chunks: AsyncIterator[bytes], headers: Iterable[Header]) -> None:
-        """Send an answer as it is produced, until it ends or the client has gone."""
+        """Send chunks as they are produced, until the last one or until the client has disconnected."""
         gone = False
         async with trio.open_nursery() as nursery:
 
@@ -138,8 +138,8 @@ class Exchange:
                     raise trio.TooSlowError
             nursery.cancel_scope.cancel()
         if not gone:
-            # This is outside the nursery, because hypercorn reports a disconnect from within the last send of every
-            # answer.
+            # The last send is outside the nursery, because hypercorn reports a disconnect from within the last send of
+            # every answer.
             with trio.fail_after(SEND_DEADLINE):
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

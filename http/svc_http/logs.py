@@ -56,13 +56,13 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
 
 
 class _Lossy:
-    """The stream that logs go to. A line that it cannot take is dropped: an error out of a log call would end the very
-    loop that had just caught one."""
+    """The stream that logs are written to. A line that cannot be written is dropped: if a log call raised an error, it
+    would end the loop that was logging another error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lost = 0
-        # A lock of its own: structlog's loggers hold a lock that would block the line about lost lines.
+        # A separate lock: structlog's loggers hold theirs during the call, so it would block the line about lost lines.
         self._turn = threading.RLock()
 
     def msg(self, line: str) -> None:
@@ -84,12 +84,12 @@ class _Lossy:
                     log.warning("log.lines_lost", lines=lost)
 
     def flush(self) -> None:
-        """Every line is flushed as it is written."""
+        """Does nothing: every line is flushed as it is written."""
 
 
 def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-    """The line of an event: redacted, without None values, and with its request. One step and not a chain, since every
-    request takes it."""
+    """The line of an event: redacted, without None values, and with the request's id. A single processor instead of a
+    chain, since it runs for every request."""
     if event.get("exc_info"):
         event = structlog.processors.format_exc_info(logger, method, event)
     line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method, **_redacted(event)}

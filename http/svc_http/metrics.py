@@ -56,7 +56,8 @@ class Metrics:
         duration.observe(seconds)
 
     def watch(self, figures: Sequence[Figure], prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Read these at each scrape, after `prepare`, which reports what it could not find out in a metric."""
+        """Read these metrics at each scrape, after `prepare` has run; `prepare` reports in a metric what it could not
+        find out."""
         self.registry.register(_Watched(figures))
         if prepare is not None:
             self._preparations.append(prepare)
@@ -74,7 +75,7 @@ class _Watched(Collector):
         self._figures = figures
 
     def describe(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
-        """Nothing is read when it is registered."""
+        """The metrics without values, so that registering this collector reads nothing."""
         return [_family(figure) for figure in self._figures]
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

@@ -62,6 +62,6 @@ def _respond(file: StaticFile, headers: dict[str, str]) -> Response:
     answer = file.answer(asked.get("Accept-Encoding", ""), asked.get("If-None-Match", ""), headers)
     response = Response(answer.body, status=answer.status, headers=answer.headers)
     if answer.status == 304:
-        del response.headers["Content-Length"]  # of the file, if of anything (RFC 9110, section 15.4.5)
+        del response.headers["Content-Length"]  # a 304 answer has no body (RFC 9110, section 15.4.5)
         response.headers.pop("Content-Type", None)
     return response

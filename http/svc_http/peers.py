@@ -1,8 +1,8 @@
 """The other end of a connection: an address of a network, or a process of this server.
 
-Over the service's own Unix socket the kernel says who connected (SO_PEERCRED, unix(7)), so nothing needs to be trusted:
-root is the server's administrator; the web tier's account passes on the requests of others, has no authority of its
-own, and says from which address they come; any other account is disconnected before a byte is read.
+Over the service's own Unix socket the kernel says which account connected (SO_PEERCRED, unix(7)). Root is the server's
+administrator. The web tier's account has no authority of its own: it passes on requests of others, with the address
+that each came from. Any other account is disconnected before a byte is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Peer:
 
 
 PEER: ContextVar[Peer | None] = ContextVar("peer", default=None)
-"""Of the connection that the running task serves; None for one over a network."""
+"""The process at the other end of the connection that the current task serves; None for a network connection."""
 
 
 def peer_uid(connected: socket.socket) -> int:

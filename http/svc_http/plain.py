@@ -1,5 +1,5 @@
-"""Plain HTTP in addition to the service's own port: answers ACME challenges (RFC 8555, 8.3), and redirects browsers to
-HTTPS. Nothing else is served, and nothing of a request but its path is used."""
+"""A plain HTTP listener besides the service's own port: it answers ACME challenges (RFC 8555, 8.3), redirects browsers
+to HTTPS and serves nothing else. Only the path of a request is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from svc_http.asgi import lifespan
 from svc_http.server import plain_config
 
 NO_CHALLENGE: Final = "No challenge of this service has this token.\n"
-"""Identifies the answer to `svc controller check`."""
+"""`svc controller check` recognises the service by this answer."""
 AGAIN_SECONDS: Final = 30.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -41,8 +41,8 @@ def challenge_app(challenges: Http01, public_url: str) -> ASGIFramework:
 
 
 async def serve_plain(app: ASGIFramework, bind: Sequence[str], tell: Callable[[str | None], Awaitable[None]]) -> None:
-    """Serve until cancelled. If `bind`, addresses and ports, cannot be bound, it is retried: `tell` gets the problem,
-    or None once it serves."""
+    """Serve on `bind`, addresses and ports, until cancelled. If an address cannot be bound, this is retried. `tell` is
+    called with the problem, and with None once the listener serves."""
     connections.install()
     while True:
         try:
@@ -79,8 +79,8 @@ async def _answer(
         location = public_url + quote(path)
         status, body = 308, f"This service speaks HTTPS: {location}\n"
     else:
-        # Data that was sent in the clear is refused and not redirected to HTTPS: a redirect would hide that others
-        # could read it.
+        # A request that sends data is refused instead of redirected: a redirect would hide that the data was readable
+        # on the network.
         status, body = 403, f"This service speaks HTTPS: {public_url}\n"
     headers = [(b"content-type", _TEXT.encode()), (b"content-length", str(len(body.encode())).encode())]
     if location is not None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 GRACE = 5.0
 UNREAD_DEADLINE = 20.0
 UNSENT_BYTES = 128 * 1024
-"""The bytes that the kernel buffers for a peer before the peer has room for them (tcp(7), TCP_NOTSENT_LOWAT): without
-this bound, a peer that reads nothing is noticed only after megabytes, and holds them."""
+"""How many unsent bytes the kernel buffers for a peer (tcp(7), TCP_NOTSENT_LOWAT). Without this bound, a peer that
+reads nothing is noticed only after megabytes, which stay in memory."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
@@ -43,7 +43,7 @@ HEAD_BYTES = 64 * 1024
 """A path of 4,096 characters takes up to 48 KiB of the request's first line: %-encoded UTF-8."""
 _LOCAL_CONNECTIONS = 1024
 _OPERATORS = 64
-"""Connections to the loopback listener: a monitoring system has one or two."""
+"""The most connections to the loopback listener: a monitoring system needs one or two."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.server")
 
@@ -52,8 +52,8 @@ class ListenerKeeper(Protocol):
     """Keeps listening sockets while the service restarts."""
 
     def bind(self, addresses: Sequence[str]) -> list[str]:
-        """What to listen on for these addresses: themselves, or kept sockets, which may accept connections to other
-        addresses too."""
+        """What to listen on for these addresses: an address itself, or a kept socket, which may accept connections to
+        other addresses too."""
         ...
 
     def keep(self, listeners: Sequence[socket.socket]) -> None: ...
@@ -106,7 +106,8 @@ async def serve_local(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on a Unix socket, to root and to the processes of `web_account`, until `shutdown` is set. Then the socket
-    is removed, since a command line recognises by it what serves this machine; if the process ends otherwise, it stays.
+    is removed, since the command line takes an existing socket as the sign that a service runs here. If the process
+    ends in another way, the socket stays.
 
     Raises KeyError if there is no such account."""
     connections.install()
@@ -140,7 +141,7 @@ def plain_config(bind: Sequence[str]) -> BoundedConfig:
 
 
 def _bound(address: str) -> str:
-    """A socket for IPv6 only, in a form that hypercorn takes over. Raises `OSError`."""
+    """Bind a socket for IPv6 only; returns it in the form in which hypercorn accepts sockets. Raises `OSError`."""
     host, _, port = address.removeprefix("[").rpartition("]:")
     listener = socket.socket(socket.AF_INET6)
     try:
@@ -231,7 +232,8 @@ class _HttpsConfig(_NetworkConfig):
         self._certificates = certificates
         self._listener = listener
         self._served: frozenset[str] | None = None
-        """The requested addresses; None if each socket is bound to one of them."""
+        """The requested addresses, if a socket also accepts connections to others; None if each socket is bound to one
+        of them."""
 
     def create_sockets(self) -> Sockets:
         if self._listener is None:

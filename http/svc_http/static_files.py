@@ -1,8 +1,8 @@
-"""Built files as they are sent: compressed for clients that accept that, and not again to clients that have them.
+"""Serves built files: compressed for clients that accept gzip, and with 304 for clients that already have the file.
 
 Invariants: a page is requested anew each time (with an ETag), an asset never again, since its name changes with its
-content. Files are read once, when the program starts, and held compressed if they were built so: nearly every browser
-accepts them as they are.
+content. Files are read once, when the program starts. A file that was built compressed is kept compressed in memory,
+since nearly every browser accepts gzip.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def read_assets(folder: Path) -> dict[str, StaticFile]:
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    """RFC 9110, section 12.5.3: named, and not with the weight 0; `*` stands for everything that is not named."""
+    """Whether the client accepts gzip (RFC 9110, section 12.5.3): it is named with a weight above 0; `*` stands for
+    every encoding that is not named."""
     weights: dict[str, str] = {}
     for choice in accept_encoding.lower().split(","):
         coding, _, given = choice.partition(";")
@@ -92,5 +93,5 @@ def _takes_gzip(accept_encoding: str) -> bool:
 
 
 def _names(if_none_match: str, etag: str) -> bool:
-    """RFC 9110, section 13.1.2, by the weak comparison."""
+    """Whether the If-None-Match header contains this ETag (RFC 9110, section 13.1.2), by the weak comparison."""
     return any(each.strip().removeprefix("W/") in (etag, "*") for each in if_none_match.split(","))

@@ -4,14 +4,14 @@ Each event is `id: <position>`, `event: <kind>`, and as `data` a JSON object of 
 payload` and, for operators, `node_id`. If the log no longer reaches back to where the client left off, an event
 `system` with the payload `{"reset": true}` says that the client must reload the state.
 
-The number of sends, not their size, limits how many readers there can be. So events within a moment go to a reader in
-one chunk, rendered once for all who see the same, and joined once for those who see everything; and each reader has a
-turn of its own within that moment, so that a thousand sends do not happen at once while requests wait. While there is
-something to send in every round, a reader wakes for its turn and for nothing else.
+How many readers can be served depends on the number of sends, not on their size. So a reader gets all events of one
+round in one chunk. An event is rendered once for all readers who see the same form of it, and the chunk for readers who
+see everything is joined once. Each reader has its own turn within a round, so that a thousand sends do not hold up
+requests. While every round has something to send, a reader wakes only for its turn.
 
-Invariants: a comment is sent after 15 seconds without an event; each reader's right is checked every 3 seconds, and the
-stream ends when it is lost; a stream ends at once when the service stops. A person who is no operator has at most
-`MOST_OF_ONE` streams, with all sessions and tokens together.
+Invariants: a comment is sent after 15 seconds without an event; each reader's right is checked every 3 seconds, and a
+reader who has lost it is disconnected; a stream ends at once when the service stops. A person who is no operator has at
+most `MOST_OF_ONE` streams over all sessions and tokens.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ BLIND = 30.0
 COALESCE = 0.1
 """The least number of seconds between two chunks of a stream."""
 TURN = 0.0004
-"""Seconds between two sends, each of which takes 0.34 ms of processor time with TLS; the turns of all readers add up to
-a round, in which each has one. With less, 2,000 readers leave other requests nothing."""
+"""Seconds between two sends. A send takes 0.34 ms of processor time with TLS. A round has one turn for each reader.
+With a shorter turn, 2,000 readers would leave no processor time for other requests."""
 LONGEST_ROUND = 1.0
 MOST_OF_ONE: Final = 100
-"""Each page and each waiting command needs one, and an HTTP/2 connection carries 100. Counted by person, not by token:
-a person creates as many tokens as they like."""
+"""The most streams of one person. Each page and each waiting command needs one, and an HTTP/2 connection carries 100.
+Counted by person, not by token: a person creates as many tokens as they like."""
 _ASKED_TOGETHER: Final = 200
 """How many readers one query checks: decoding the answer holds up the event loop."""
 _KEPT_FRAMES: Final = 1024
 _KEPT_CHUNKS: Final = 64
-"""Readers whose turns come within one moment get the same chunk: there are as many moments as changes in a round."""
+"""How many joined chunks are kept. Readers whose turns follow one another without a new event in between get the same
+chunk."""
 _TOGETHER: Final = 64
 """The most events in one chunk: about a TLS record. A larger chunk is copied several times on its way to each reader,
 and readers of many events have their turns one after another in any case."""
@@ -62,7 +63,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 class Streams:
-    """The event streams open in this process. `run` must run, or they outlive their sessions."""
+    """The event streams open in this process. `run` must run: without it, streams outlive the sessions of their
+    readers."""
 
     def __init__(self) -> None:
         self._stopping = False
@@ -100,8 +102,9 @@ class Streams:
 
     @contextmanager
     def _place(self, principal: Principal, view: View) -> Iterator[None]:
-        """Raises `rate_limited` if the person has as many as they may have. Operators are not limited: their programs
-        watch for everybody. A support session has its own count, so the customer's streams do not keep it out."""
+        """Count one more stream of the person for the length of the block. Raises `rate_limited` at the limit.
+        Operators have no limit, since their programs watch events of all customers. A support session is counted
+        separately, so the customer's own streams do not prevent it."""
         if view.operator:
             yield
             return
@@ -163,7 +166,8 @@ class Streams:
                     await reader.wait(self._turn(reader, turn_at))
 
     def _turn(self, reader: _Reader, last: float) -> float:
-        """The time of this reader's next turn after its `last`: in a round as long as all sends may take."""
+        """The time of this reader's next turn after its `last`: one round later, which is as long as the sends of all
+        readers take."""
         now = trio.current_time()
         length = min(max(len(self._readers) * TURN, 0.001), LONGEST_ROUND)
         earliest = max(now, last + COALESCE)
@@ -196,7 +200,7 @@ class Streams:
 
 
 class _Reader:
-    """One stream's reader: what it sees, its place in each round, and its waits, which `end` interrupts."""
+    """The reader of one stream: what it may see, and its place in each round. `end` interrupts its waits."""
 
     def __init__(self, stream: EventStream, view: View) -> None:
         self.stream = stream
@@ -225,7 +229,7 @@ class _Reader:
 
 
 async def _recheck(readers: Sequence[_Reader]) -> None:
-    """Check what these readers may see now. If that cannot be checked they continue unchanged, for a while."""
+    """Check what these readers may see now. If that cannot be checked, they continue unchanged for `BLIND` seconds."""
     now = trio.current_time()
     try:
         views = await readers[0].stream.views([reader.stream.principal for reader in readers])
