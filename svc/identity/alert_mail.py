@@ -28,7 +28,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.alerts import Severity
 from svc_actors.mail import MailKind, NewMail, Outbox
-from svc_actors.mail.delivery import ALERT
+from svc_actors.mail.alert import OWN_MAIL
 from svc_actors.store import Database, Record, Target, Transaction, audit
 from svc_common.errors import ErrorCode, ServiceError
 
@@ -139,7 +139,7 @@ async def _tell(outbox: Outbox, user_id: UUID, tx: Transaction) -> None:
         """,
         user_id,
         _MAILED[least],
-        ALERT,
+        OWN_MAIL,
     )
     closed = await tx.fetch(
         """

@@ -14,7 +14,8 @@ from svc.identity.throttle import forget_old_failures
 from svc.registry.idempotency import forget_expired
 from svc_actors.alerts import close_alert, forget_closed_alerts
 from svc_actors.mail import Delivery, MailSettings, Outbox
-from svc_actors.mail.delivery import ALERT as MAIL_ALERT
+from svc_actors.mail.alert import OWN_MAIL, DeliveryAlert
+from svc_actors.mail.queue import QueuedMails
 from svc_actors.store import Database, Loops, ServiceLoop, counts
 from svc_actors.store.audit_seals import SEAL_SECONDS, AuditSealer
 
@@ -31,9 +32,10 @@ async def add_identity_loops(
     """`counted` are the views that count the service's lists with maintained counts."""
     if mail is None:
         # If mail is not configured, no delivery would ever close this alert.
-        await database.transact(partial(close_alert, key=MAIL_ALERT))
+        await database.transact(partial(close_alert, key=OWN_MAIL))
     else:
-        loops.keep("mail delivery", Delivery(database, outbox, mail).run)
+        alert = DeliveryAlert.of_own_mail(database)
+        loops.keep("mail delivery", Delivery(database, QueuedMails(database, outbox), mail, alert).run)
         asks = ResetRequests(database, outbox)
         loops.keep("password asks", asks.run, step=asks.round)
         loops.repeat("alert mail", ALERT_MAIL_SECONDS, partial(tell_operators, database, outbox))

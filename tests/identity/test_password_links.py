@@ -18,6 +18,8 @@ from svc.identity import password_links
 from svc.identity.password_links import ResetRequests
 from svc.service.controller.backup import restore
 from svc_actors.mail import Delivery, MailKind, NewMail, queue
+from svc_actors.mail.alert import DeliveryAlert
+from svc_actors.mail.queue import QueuedMails
 from svc_actors.store import Database, Transaction, keep_running
 from tests.support.harness import PASSWORD, Client, said
 from tests.support.identity import ORIGIN, IdentityHarness, open_identity
@@ -60,7 +62,9 @@ async def opened(database: Database, *, answering: bool = True) -> AsyncIterator
         settings = relay.settings()
         async with open_identity(database, mail=settings) as world, trio.open_nursery() as nursery:
             outbox = world.services.outbox
-            nursery.start_soon(keep_running, "mail", Delivery(database, outbox, settings).run)
+            alert = DeliveryAlert.of_own_mail(database)
+            delivery = Delivery(database, QueuedMails(database, outbox), settings, alert)
+            nursery.start_soon(keep_running, "mail", delivery.run)
             if answering:
                 nursery.start_soon(keep_running, "password asks", ResetRequests(database, outbox).run)
             yield Service(**vars(world), relay=relay)

@@ -13,6 +13,8 @@ import pytest
 import trio
 
 from svc_actors.mail import Delivery, MailKind, MailSettings, NewMail, Outbox
+from svc_actors.mail.alert import DeliveryAlert
+from svc_actors.mail.queue import QueuedMails
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, keep_running
 from tests.support.smtp import WAIT, MailServer, mail_server
@@ -37,7 +39,8 @@ class Queue:
     async def delivering(self) -> AsyncIterator[None]:
         """As a service does from its start until it is killed."""
         async with trio.open_nursery() as nursery:
-            delivery = Delivery(self.database, self.outbox, self.settings)
+            alert = DeliveryAlert.of_own_mail(self.database)
+            delivery = Delivery(self.database, QueuedMails(self.database, self.outbox), self.settings, alert)
             nursery.start_soon(keep_running, "mail", delivery.run)
             yield
             nursery.cancel_scope.cancel()

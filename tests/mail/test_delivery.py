@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from svc_actors.mail import MailKind, NewMail
 from svc_actors.mail import queue as queue_module
 from svc_actors.mail import relay as relay_module
+from svc_actors.mail.queue import ClaimedMail, QueuedMails
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ErrorCode, ServiceError
 from tests.mail.conftest import Queue, queue_for
@@ -194,15 +195,15 @@ async def test_a_mail_whose_outcome_cannot_be_stored_is_not_sent_again(
     queue: Queue, relay: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored: list[UUID] = []
-    store = queue_module.sent
+    store = QueuedMails.sent
 
-    async def full_disk_at_first(database: Database, mail_id: UUID) -> None:
-        stored.append(mail_id)
+    async def full_disk_at_first(mails: QueuedMails, mail: ClaimedMail) -> None:
+        stored.append(mail.id)
         if len(stored) < 3:
             raise ServiceError(ErrorCode.UNAVAILABLE, "the disk is full")
-        await store(database, mail_id)
+        await store(mails, mail)
 
-    monkeypatch.setattr(queue_module, "sent", full_disk_at_first)
+    monkeypatch.setattr(QueuedMails, "sent", full_disk_at_first)
     async with queue.delivering():
         mail_id = await queue.write()
         await queue.database.execute("UPDATE mails SET attempt_at = now() WHERE id = $1", mail_id)

@@ -1,68 +1,112 @@
-"""The loop that delivers the mail queue, one mail at a time over one session.
+"""The loop that delivers a queue of mail, one mail at a time over one session with the relay.
+
+A service has one for its own mail; a panel has a further one for the mail of sites, with sessions of its own, so that
+neither waits for the other.
 
 Invariants:
 - a mail that the relay took is not sent again while this process lives, even if the database could not record it:
   outcomes are kept until they are stored, and nothing else is sent before that;
 - while the relay cannot be used it is tried with a growing pause, whatever waits, and the attempts of the mails that
-  wait are not counted. The end of a session that has answered a mail is no failure of the relay: relays limit the mails
-  of one;
-- the log and alerts name no recipient. Answers of relays do, so they are stored with the mail only;
-- when mail could not be delivered for `ALERT_AFTER` seconds an alert opens, which closes with the next mail that is
-  sent.
+  wait are not counted. A refusal of one sender is no failure of the relay. Nor is the end of a session that has
+  answered a mail: relays limit the mails of one;
+- the log and alerts name no recipient. Answers of relays do, so they are stored with the mail only.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from functools import partial
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import structlog
 import trio
 
-from svc_actors.alerts import Severity, set_alert
-from svc_actors.mail import queue
-from svc_actors.mail.queue import CHANNEL, NOW, ClaimedMail, Outbox
+from svc_actors.mail.alert import DeliveryAlert
 from svc_actors.mail.relay import Deferred, Outcome, Rejected, Relay, RelayError, Sent
 from svc_actors.mail.settings import MailSettings
-from svc_actors.sealing import CannotUnseal
 from svc_actors.store import Database
 
-ALERT: Final = "mail"
-ALERT_AFTER: Final = 900.0
+NOW: Final = "now"
+"""The announcement for a mail whose sender waits for the outcome: a relay that was away is tried at once."""
 LONGEST_LOOK: Final = 60.0
 """The longest pause between two looks: an announcement may be lost with the process that wrote the mail."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
-_BATCH: Final = 50
+_SESSION: Final = 50
 """Mails per session; relays have a limit of their own."""
 
-log = structlog.get_logger(__name__)
+
+class Claimed(Protocol):
+    """A mail for one attempt. `sender`: of its envelope; None for the service's own."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def recipient(self) -> str: ...
+    @property
+    def sender(self) -> str | None: ...
 
 
-class Delivery:
-    def __init__(self, database: Database, outbox: Outbox, settings: MailSettings) -> None:
+Mail = TypeVar("Mail", bound=Claimed)
+
+
+class NoContentError(Exception):
+    """The content of a mail is lost; the message says why."""
+
+
+class MailQueue(Protocol[Mail]):
+    """The queue as its delivery needs it. `name` is in the log, `channel` announces mail that is due."""
+
+    name: str
+    channel: str
+
+    async def due(self, most: int) -> Sequence[UUID]:
+        """The ids of mails that are due, in the order in which they are sent."""
+
+    async def seconds_to_next(self) -> float | None:
+        """Seconds until a mail is due; None if none waits."""
+
+    async def claim(self, mail_id: UUID) -> Mail | None:
+        """Count an attempt and schedule the next; None if the mail is not due."""
+
+    async def content(self, mail: Mail) -> bytes:
+        """Raises `NoContentError`."""
+
+    async def sent(self, mail: Mail) -> None: ...
+    async def deferred(self, mail: Mail, reason: str) -> None: ...
+    async def rejected(self, mail: Mail, reason: str) -> None: ...
+
+    async def note_relay_problem(self, reason: str) -> None:
+        """Record at the mails that are due why they still wait."""
+
+    async def fail_expired(self) -> None:
+        """Fail mails that have passed their deadline."""
+
+
+class Delivery(Generic[Mail]):
+    def __init__(
+        self, database: Database, queue: MailQueue[Mail], settings: MailSettings, alert: DeliveryAlert
+    ) -> None:
         self._database = database
-        self._outbox = outbox
+        self._queue = queue
         self._settings = settings
+        self._alert = alert
+        self._log = structlog.get_logger(__name__).bind(queue=queue.name)
         self._threads = trio.CapacityLimiter(4)
-        self._outcomes: dict[UUID, Outcome] = {}
+        self._outcomes: dict[UUID, tuple[Mail, Outcome]] = {}
         self._woken = trio.Event()
         self._answers = 0
         """Of the relay, about mails."""
         self._failures = 0
         self._not_before = 0.0
-        self._failing_since: float | None = None
-        self._failure: RelayError | Deferred | None = None
-        self._sent = False
 
     async def run(self) -> None:
         """Deliver until cancelled. Raises what the database raises; a new call resumes where it was."""
-        with self._database.announcements.listener(CHANNEL, self._wake):
+        with self._database.announcements.listener(self._queue.channel, self._wake):
             while True:
                 self._woken = trio.Event()
-                pause = await self._round()
+                pause = await self.round()
                 with trio.move_on_after(pause):
                     await self._woken.wait()
 
@@ -71,30 +115,30 @@ class Delivery:
             self._not_before = 0.0
         self._woken.set()
 
-    async def _round(self) -> float:
+    async def round(self) -> float:
         """Deliver what is due; returns the seconds to the next look."""
         await self._store_outcomes()
-        await queue.fail_expired_mails(self._database)
-        while trio.current_time() >= self._not_before and (due := await queue.due(self._database, _BATCH)):
+        await self._queue.fail_expired()
+        while trio.current_time() >= self._not_before and (due := await self._queue.due(_SESSION)):
             await self._deliver(due)
-        await self._tell()
-        seconds = await queue.seconds_to_next(self._database)
+        await self._alert.tell()
+        seconds = await self._queue.seconds_to_next()
         if seconds is None:
             return LONGEST_LOOK
         # Never 0, because this loop would spin if the database's clock differs from ours.
         return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
 
-    async def _deliver(self, due: list[UUID]) -> None:
+    async def _deliver(self, due: Sequence[UUID]) -> None:
         """Deliver over as many sessions as the relay makes of it. The mail that was under way when one ended is the
         first of the next, in the same attempt; one that ends this session too waits for its own next attempt."""
         left = deque(due)
-        claimed: ClaimedMail | None = None
+        claimed: Mail | None = None
         while left:
             answers = self._answers
             try:
                 async with Relay.open(self._settings, self._threads) as relay:
                     while left:
-                        claimed = claimed or await queue.claim(self._database, left[0])
+                        claimed = claimed or await self._queue.claim(left[0])
                         if claimed is not None:
                             await self._attempt(relay, claimed)
                         claimed = None
@@ -103,67 +147,44 @@ class Delivery:
                 if self._answers == answers:
                     await self._relay_failed(error)
                     return
-                log.info("mail.session_ended", error=str(error), answers=self._answers - answers)
+                self._log.info("mail.session_ended", error=str(error), answers=self._answers - answers)
 
     async def _relay_failed(self, error: RelayError) -> None:
-        self._failed(error)
+        self._alert.relay_failed(error)
         pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
         self._failures += 1
         self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
-        log.warning("mail.relay_failed", error=str(error), pause=round(self._not_before - trio.current_time(), 1))
-        await queue.note_relay_problem(self._database, str(error))
+        self._log.warning("mail.relay_failed", error=str(error), pause=round(pause, 1))
+        await self._queue.note_relay_problem(str(error))
 
-    async def _attempt(self, relay: Relay, mail: ClaimedMail) -> None:
+    async def _attempt(self, relay: Relay, mail: Mail) -> None:
         try:
-            content = self._outbox.content(mail)
-        except CannotUnseal as error:
-            await queue.rejected(self._database, mail.id, str(error))
+            content = await self._queue.content(mail)
+        except NoContentError as error:
+            await self._queue.rejected(mail, str(error))
             return
         try:
-            outcome = await relay.send(mail.recipient, content)
+            outcome = await relay.send(mail.recipient, content, sender=mail.sender)
         except RelayError as error:
-            await queue.deferred(self._database, mail.id, str(error))
+            await self._queue.deferred(mail, str(error))
             raise
         self._answers += 1
         self._failures = 0
-        if isinstance(self._failure, RelayError):
-            self._failing_since, self._failure = None, None
-        self._outcomes[mail.id] = outcome
+        self._alert.answered(outcome)
+        self._outcomes[mail.id] = (mail, outcome)
         await self._store_outcomes()
 
     async def _store_outcomes(self) -> None:
         while self._outcomes:
-            mail_id, outcome = next(iter(self._outcomes.items()))
+            mail, outcome = next(iter(self._outcomes.values()))
             match outcome:
                 case Sent():
-                    await queue.sent(self._database, mail_id)
-                    self._failing_since, self._failure, self._sent = None, None, True
-                    log.info("mail.sent", mail_id=str(mail_id))
+                    await self._queue.sent(mail)
+                    self._log.info("mail.sent", mail_id=str(mail.id))
                 case Deferred():
-                    await queue.deferred(self._database, mail_id, outcome.reason)
-                    self._failed(outcome)
-                    log.warning("mail.deferred", mail_id=str(mail_id), code=outcome.code)
+                    await self._queue.deferred(mail, outcome.reason)
+                    self._log.info("mail.deferred", mail_id=str(mail.id), code=outcome.code)
                 case Rejected():
-                    await queue.rejected(self._database, mail_id, outcome.reason)
-                    log.warning("mail.rejected", mail_id=str(mail_id), code=outcome.code)
-            del self._outcomes[mail_id]
-
-    def _failed(self, failure: RelayError | Deferred) -> None:
-        self._failure = failure
-        if self._failing_since is None:
-            self._failing_since = trio.current_time()
-
-    async def _tell(self) -> None:
-        """Open or close the alert. An empty queue does not close it: the mail may have been given up."""
-        if self._failing_since is None:
-            if self._sent:
-                await self._database.transact(partial(set_alert, key=ALERT, message=None))
-                self._sent = False
-        elif trio.current_time() - self._failing_since >= ALERT_AFTER:
-            # A relay that fails stops all mail. A deferral may concern only a server behind the relay, or even a single
-            # recipient.
-            severity, why = Severity.CRITICAL, str(self._failure)
-            if isinstance(self._failure, Deferred):
-                severity, why = Severity.WARNING, f"the relay answers {self._failure.code} (svc mail list has the rest)"
-            message = f"Mail cannot be delivered: {why}"
-            await self._database.transact(partial(set_alert, key=ALERT, message=message, severity=severity))
+                    await self._queue.rejected(mail, outcome.reason)
+                    self._log.info("mail.rejected", mail_id=str(mail.id), code=outcome.code)
+            del self._outcomes[mail.id]

@@ -18,16 +18,15 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID, uuid4
 
+from svc_actors.mail.delivery import NOW, NoContentError
 from svc_actors.mail.messages import addressee, compose, one_line
 from svc_actors.mail.settings import MailSettings
-from svc_actors.sealing import Sealer
+from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Database, Queryable, Transaction
 from svc_actors.store.removal import remove_rows
 from svc_common.errors import conflict, not_found, not_ready, unavailable
 
 CHANNEL: Final = "mail"
-NOW: Final = "now"
-"""The announcement for a mail whose sender waits for the outcome: a relay that was away is tried at once."""
 MOST_QUEUED: Final = 10_000
 """About what a relay takes in an hour. Concurrent writers do not see each other, so a few more may be queued."""
 FIRST_PAUSE, LONGEST_PAUSE = 30, 1800
@@ -74,6 +73,7 @@ class ClaimedMail:
     id: UUID
     recipient: str
     sealed: bytes
+    sender: None = None
 
 
 class Outbox:
@@ -142,79 +142,86 @@ def _purpose(mail_id: UUID) -> str:
     return f"mail:{mail_id}"
 
 
-async def due(database: Database, most: int) -> list[UUID]:
-    """The ids of mails that are due, the longest due first."""
-    rows = await database.fetch(
-        "SELECT id FROM mails WHERE state = 'queued' AND attempt_at <= now() ORDER BY attempt_at LIMIT $1", most
-    )
-    return [row["id"] for row in rows]
+class QueuedMails:
+    """The queue as its delivery sees it."""
 
+    name = "mails"
+    channel = CHANNEL
 
-async def seconds_to_next(database: Database) -> float | None:
-    """Seconds until the next mail is due or reaches its deadline; None if none waits."""
-    seconds: float | None = await database.fetchval(
-        "SELECT extract(epoch FROM min(least(attempt_at, deadline_at)) - now())::float8 FROM mails"
-        " WHERE state = 'queued'"
-    )
-    return seconds
+    def __init__(self, database: Database, outbox: Outbox) -> None:
+        self._database = database
+        self._outbox = outbox
 
+    async def due(self, most: int) -> list[UUID]:
+        """The longest due first."""
+        rows = await self._database.fetch(
+            "SELECT id FROM mails WHERE state = 'queued' AND attempt_at <= now() ORDER BY attempt_at LIMIT $1", most
+        )
+        return [row["id"] for row in rows]
 
-async def claim(database: Database, mail_id: UUID) -> ClaimedMail | None:
-    """Count an attempt and schedule the next; None if the mail is not due."""
-    row = await database.fetchrow(
-        """
-        UPDATE mails
-        SET attempts = attempts + 1,
-            attempt_at = now() + make_interval(secs => least($2 * power(2, least(attempts, 20)), $3))
-        WHERE id = $1 AND state = 'queued' AND attempt_at <= now() RETURNING recipient, content
-        """,
-        mail_id,
-        float(FIRST_PAUSE),
-        float(LONGEST_PAUSE),
-    )
-    return None if row is None else ClaimedMail(mail_id, row["recipient"], row["content"])
+    async def seconds_to_next(self) -> float | None:
+        """Seconds until the next mail is due or reaches its deadline; None if none waits."""
+        seconds: float | None = await self._database.fetchval(
+            "SELECT extract(epoch FROM min(least(attempt_at, deadline_at)) - now())::float8 FROM mails"
+            " WHERE state = 'queued'"
+        )
+        return seconds
 
+    async def claim(self, mail_id: UUID) -> ClaimedMail | None:
+        row = await self._database.fetchrow(
+            """
+            UPDATE mails
+            SET attempts = attempts + 1,
+                attempt_at = now() + make_interval(secs => least($2 * power(2, least(attempts, 20)), $3))
+            WHERE id = $1 AND state = 'queued' AND attempt_at <= now() RETURNING recipient, content
+            """,
+            mail_id,
+            float(FIRST_PAUSE),
+            float(LONGEST_PAUSE),
+        )
+        return None if row is None else ClaimedMail(mail_id, row["recipient"], row["content"])
 
-async def sent(database: Database, mail_id: UUID) -> None:
-    await database.execute(
-        "UPDATE mails SET state = 'sent', content = NULL, error = NULL, ended_at = now() WHERE id = $1", mail_id
-    )
+    async def content(self, mail: ClaimedMail) -> bytes:
+        try:
+            return self._outbox.content(mail)
+        except CannotUnseal as error:
+            raise NoContentError(str(error)) from error
 
+    async def sent(self, mail: ClaimedMail) -> None:
+        await self._database.execute(
+            "UPDATE mails SET state = 'sent', content = NULL, error = NULL, ended_at = now() WHERE id = $1", mail.id
+        )
 
-async def deferred(database: Database, mail_id: UUID, reason: str) -> None:
-    await database.execute("UPDATE mails SET error = $2 WHERE id = $1 AND state = 'queued'", mail_id, reason)
+    async def deferred(self, mail: ClaimedMail, reason: str) -> None:
+        await self._database.execute("UPDATE mails SET error = $2 WHERE id = $1 AND state = 'queued'", mail.id, reason)
 
+    async def rejected(self, mail: ClaimedMail, reason: str) -> None:
+        await self._database.execute(
+            "UPDATE mails SET state = 'failed', error = $2, ended_at = now() WHERE id = $1 AND state = 'queued'",
+            mail.id,
+            reason,
+        )
 
-async def rejected(database: Database, mail_id: UUID, reason: str) -> None:
-    await database.execute(
-        "UPDATE mails SET state = 'failed', error = $2, ended_at = now() WHERE id = $1 AND state = 'queued'",
-        mail_id,
-        reason,
-    )
+    async def note_relay_problem(self, reason: str) -> None:
+        await self._database.execute(
+            "UPDATE mails SET error = $1 WHERE state = 'queued' AND attempt_at <= now() AND error IS DISTINCT FROM $1",
+            reason,
+        )
 
-
-async def note_relay_problem(database: Database, reason: str) -> None:
-    """Record the relay's problem at every mail that is due."""
-    await database.execute(
-        "UPDATE mails SET error = $1 WHERE state = 'queued' AND attempt_at <= now() AND error IS DISTINCT FROM $1",
-        reason,
-    )
-
-
-async def fail_expired_mails(database: Database) -> None:
-    """Fail mails that have passed their deadline, and delete the content of perishable ones."""
-    await database.execute(
-        """
-        UPDATE mails
-        SET state = 'failed', ended_at = now(), content = CASE WHEN perishable THEN NULL ELSE content END,
-            error = 'not delivered in time' || coalesce(': ' || error, '')
-        WHERE state = 'queued' AND deadline_at <= now()
-        """
-    )
-    await database.execute(
-        "UPDATE mails SET content = NULL"
-        " WHERE state = 'failed' AND perishable AND content IS NOT NULL AND deadline_at <= now()"
-    )
+    async def fail_expired(self) -> None:
+        """Fail mails that have passed their deadline, and delete the content of perishable ones."""
+        await self._database.execute(
+            """
+            UPDATE mails
+            SET state = 'failed', ended_at = now(), content = CASE WHEN perishable THEN NULL ELSE content END,
+                error = 'not delivered in time' || coalesce(': ' || error, '')
+            WHERE state = 'queued' AND deadline_at <= now()
+            """
+        )
+        await self._database.execute(
+            "UPDATE mails SET content = NULL"
+            " WHERE state = 'failed' AND perishable AND content IS NOT NULL AND deadline_at <= now()"
+        )
 
 
 async def retry(tx: Transaction, mail_id: UUID) -> None:

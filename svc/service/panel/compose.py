@@ -30,7 +30,8 @@ from svc.service.panel.recovery import Recovering, start_recovery
 from svc.service.panel.served_sites import serve_sites
 from svc.service.panel.site_data import recover_site_data, start_site_data
 from svc_actors.alerts import close_alert
-from svc_actors.mail import Outbox
+from svc_actors.mail import Delivery, Outbox
+from svc_actors.mail.alert import SITE_MAIL, DeliveryAlert
 from svc_actors.panel.accounts.disk_use import LOOK_SECONDS as DISK_USE_SECONDS
 from svc_actors.panel.accounts.disk_use import DiskUse, Measure
 from svc_actors.panel.accounts.traffic import ROUND_SECONDS as TRAFFIC_SECONDS
@@ -53,14 +54,12 @@ from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.jobs.retention import REMOVAL_PERIOD, forget_old_jobs
-from svc_actors.panel.mail.delivery import ALERT as SITE_MAIL_ALERT
-from svc_actors.panel.mail.delivery import SWEEP_SECONDS, SiteMailDelivery, sweep
 from svc_actors.panel.mail.holds import LOOK_SECONDS as HOLDS_SECONDS
 from svc_actors.panel.mail.holds import release_ended_holds
 from svc_actors.panel.mail.intake import Intake
 from svc_actors.panel.mail.keys import SWEEP_SECONDS as DKIM_SECONDS
 from svc_actors.panel.mail.keys import DkimKeys
-from svc_actors.panel.mail.queue import remove_ended_site_mails
+from svc_actors.panel.mail.queue import SWEEP_SECONDS, QueuedSiteMails, remove_ended_site_mails
 from svc_actors.panel.mail.signing import Signatures
 from svc_actors.panel.mail.spool import Spool
 from svc_actors.panel.recovery.sites import make_accounts
@@ -294,12 +293,14 @@ async def start_site_mail(
     )
     loops.keep("mail of sites", intake.run)
     loops.repeat("holds of sites' mail", HOLDS_SECONDS, partial(release_ended_holds, database))
-    loops.repeat("removal of sites' messages", SWEEP_SECONDS, partial(sweep, database, spool))
+    queue = QueuedSiteMails(database, spool)
+    loops.repeat("removal of sites' messages", SWEEP_SECONDS, queue.sweep)
     if config.mail is None:
         # Without deliveries nothing would ever close this alert.
-        await database.transact(partial(close_alert, key=SITE_MAIL_ALERT))
+        await database.transact(partial(close_alert, key=SITE_MAIL))
     else:
-        delivery = SiteMailDelivery(database, spool, config.mail)
+        alert = DeliveryAlert.of_site_mail(database)
+        delivery = Delivery(database, queue, config.mail, alert)
         loops.keep("delivery of sites' mail", delivery.run, step=delivery.round)
 
 

@@ -13,10 +13,10 @@ from socket import AF_INET, AF_INET6, create_connection, socket
 import pytest
 
 from svc_actors.alerts import Severity, set_alert
+from svc_actors.mail.alert import SITE_MAIL
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.records import Finding
 from svc_actors.panel.health.watch import HealthWatch
-from svc_actors.panel.mail.delivery import ALERT
 from svc_actors.store import Database
 from svc_common.errors import unavailable
 from svc_webhost.knot import KnotError
@@ -162,7 +162,7 @@ async def waiting_mail(world: World) -> None:
 async def mail_without_a_relay(world: World) -> None:
     await waiting_mail(world)
     message = "The mail of sites cannot be delivered: relay.example:587: Connection refused"
-    await world.database.transact(partial(set_alert, key=ALERT, message=message, severity=Severity.CRITICAL))
+    await world.database.transact(partial(set_alert, key=SITE_MAIL, message=message, severity=Severity.CRITICAL))
 
 
 INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatus, str], ...] = (

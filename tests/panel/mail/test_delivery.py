@@ -10,12 +10,13 @@ import pytest
 from trio.testing import MockClock
 
 from svc.panel.services import PanelLoop
+from svc_actors.mail import Delivery, alert
+from svc_actors.mail.alert import SITE_MAIL, DeliveryAlert
 from svc_actors.mail.delivery import FIRST_PAUSE
-from svc_actors.panel.mail import delivery as delivery_module
 from svc_actors.panel.mail import queue, spool
-from svc_actors.panel.mail.delivery import SiteMailDelivery
+from svc_actors.panel.mail.queue import ClaimedSiteMail, QueuedSiteMails
 from svc_actors.panel.mail.spool import Spool
-from svc_actors.store import Database, Transaction
+from svc_actors.store import Transaction
 from svc_common.errors import ErrorCode, ServiceError
 from tests.panel.mail.world import SiteMailWorld
 from tests.support.panel_sites import site_row
@@ -32,6 +33,16 @@ def mock_clock() -> MockClock:
 
 def mail_to(recipient: str) -> str:
     return f"To: {recipient}\nSubject: x\n\nhi\n"
+
+
+def queue_of(world: SiteMailWorld) -> QueuedSiteMails:
+    return QueuedSiteMails(world.database, Spool(world.folders.mail_spool))
+
+
+def delivery_of(world: SiteMailWorld) -> Delivery[ClaimedSiteMail]:
+    """A second process's."""
+    alert = DeliveryAlert.of_site_mail(world.database)
+    return Delivery(world.database, queue_of(world), world.relay.settings(), alert)
 
 
 async def now(world: SiteMailWorld) -> None:
@@ -70,7 +81,7 @@ async def test_a_refused_sender_fails_its_own_mail_alone(world: SiteMailWorld, m
 
     [row] = await world.rows()
     assert (row["state"], row["error"]) == ("failed", "553 not your domain")
-    assert await world.alerts(delivery_module.ALERT) == []
+    assert await world.alerts(SITE_MAIL) == []
 
 
 async def test_a_message_stays_until_its_last_recipient_has_it(world: SiteMailWorld) -> None:
@@ -115,7 +126,7 @@ async def test_a_relay_that_ends_each_session_after_two_mails_is_no_failure(
     await world.send(mail_to(", ".join(f"u{number}@example.net" for number in range(7))))
     world.relay.per_session, world.relay.vanishes = 2, vanishes
     world.relay.to_recipients = ["450 greylisted", "550 no such user"]
-    delivery = SiteMailDelivery(world.database, Spool(world.folders.mail_spool), world.relay.settings())
+    delivery = delivery_of(world)
 
     await delivery.round()
     states = sorted((row["state"], row["attempts"]) for row in await world.rows())
@@ -139,11 +150,11 @@ async def test_a_mail_that_ends_every_session_waits_and_the_others_do_not(world:
 async def test_a_relay_that_answers_a_mail_closes_the_alert(
     world: SiteMailWorld, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    monkeypatch.setattr(delivery_module, "ALERT_AFTER", 0.0)
+    monkeypatch.setattr(alert, "ALERT_AFTER", 0.0)
     await world.send()
     world.relay.stop()
     await world.step(DELIVERY)
-    opened = await world.alerts(delivery_module.ALERT)
+    opened = await world.alerts(SITE_MAIL)
     world.relay.start()
     world.relay.to_recipients = ["450 greylisted"]
     mock_clock.jump(FIRST_PAUSE)
@@ -152,7 +163,7 @@ async def test_a_relay_that_answers_a_mail_closes_the_alert(
     await world.step(DELIVERY)
 
     assert len(opened) == 1
-    assert await world.alerts(delivery_module.ALERT) == []
+    assert await world.alerts(SITE_MAIL) == []
 
 
 async def test_a_mail_that_the_relay_took_without_an_answer_is_sent_again(world: SiteMailWorld) -> None:
@@ -161,7 +172,7 @@ async def test_a_mail_that_the_relay_took_without_an_answer_is_sent_again(world:
     await world.step(DELIVERY)
     taken = await world.relay.next()
     await now(world)
-    restarted = SiteMailDelivery(world.database, Spool(world.folders.mail_spool), world.relay.settings())
+    restarted = delivery_of(world)
 
     await restarted.round()
 
@@ -176,17 +187,17 @@ async def test_what_the_relay_took_is_not_sent_twice_while_the_database_is_away(
     class AwayError(Exception):
         pass
 
-    async def away(database: Database, mail_id: object) -> None:
+    async def away(mails: QueuedSiteMails, mail: ClaimedSiteMail) -> None:
         raise AwayError
 
     await world.send()
-    stored = queue.sent
-    monkeypatch.setattr(queue, "sent", away)
+    stored = QueuedSiteMails.sent
+    monkeypatch.setattr(QueuedSiteMails, "sent", away)
     for _ in range(2):
         with pytest.raises(AwayError):
             await world.step(DELIVERY)
         await now(world)
-    monkeypatch.setattr(queue, "sent", stored)
+    monkeypatch.setattr(QueuedSiteMails, "sent", stored)
     await world.step(DELIVERY)
 
     await world.relay.next()
@@ -206,7 +217,7 @@ async def test_sites_take_turns(world: SiteMailWorld) -> None:
             await queue.add(tx, mail)
 
     await world.database.transact(work)
-    due = await queue.due(world.database)
+    due = await queue_of(world).due(50)
 
     rows = {row["id"]: row["recipient"] for row in await world.rows()}
     assert any(rows[mail_id].endswith("@one.example") for mail_id in due[:2])
@@ -250,7 +261,7 @@ async def test_queued_mails_are_cancelled_and_retried(world: SiteMailWorld) -> N
     await world.database.execute("UPDATE site_mails SET attempt_at = now() + interval '1 hour'")
 
     await world.database.transact(lambda tx: queue.retry(tx, row["id"]))
-    due = await queue.due(world.database)
+    due = await queue_of(world).due(50)
     cancelled = await world.database.transact(lambda tx: queue.cancel_queued(tx, world.site.id, "by ada"))
     with pytest.raises(ServiceError) as refused:
         await world.database.transact(lambda tx: queue.retry(tx, row["id"]))

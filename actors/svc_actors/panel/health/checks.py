@@ -17,10 +17,10 @@ from typing import Final
 
 import trio
 
+from svc_actors.mail.alert import SITE_MAIL
 from svc_actors.panel.backups.schedules import DEFAULT_OF
 from svc_actors.panel.health.busiest import TopConsumers
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
-from svc_actors.panel.mail.delivery import ALERT as MAIL_ALERT
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
 from svc_webhost.databases import DatabaseError, DatabaseServer, DatabaseServers
@@ -271,7 +271,7 @@ class Checks:
                LEFT JOIN site_mail_settings AS own ON own.site_id = sites.id
                WHERE site_mails.state = 'queued' AND sites.status = 'active' AND enabled IS NOT FALSE""",
             MAIL_WAITS,
-            MAIL_ALERT,
+            SITE_MAIL,
         )
         if row["number"] and row["alert"]:
             return Finding(HealthStatus.WARNING, f"{row['alert']}. {row['number']} wait.", row["number"])

@@ -15,7 +15,9 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from svc_actors.mail.delivery import NoContentError
 from svc_actors.mail.queue import FIRST_PAUSE, LONGEST_PAUSE
+from svc_actors.panel.mail.spool import Spool
 from svc_actors.store import Database, Queryable, Transaction
 from svc_actors.store.removal import remove_rows
 from svc_common.errors import conflict, not_found
@@ -26,7 +28,10 @@ LASTS: Final = timedelta(days=3)
 MOST_QUEUED: Final = 5_000
 MOST_QUEUED_BYTES: Final = 500 * 1024 * 1024
 """Of one site; the second in its messages, each of which is stored once for all its recipients."""
+SWEEP_SECONDS: Final = 600.0
 _SHARE: Final = 10
+_LOOKED_UP: Final = 1000
+"""Messages a query of the sweep."""
 
 _SENDS: Final = """sites.status NOT IN ('suspended', 'deleting') AND NOT EXISTS (
     SELECT FROM site_mail_settings WHERE site_mail_settings.site_id = sites.id AND NOT enabled)"""
@@ -89,99 +94,122 @@ async def add(tx: Transaction, mail: NewSiteMail) -> None:
     tx.announce(CHANNEL)
 
 
-async def due(database: Database) -> list[UUID]:
-    """The ids of mails that are due, of each site the longest due ones, the sites one after the other."""
-    rows = await database.fetch(
-        f"""
-        SELECT due.id FROM sites CROSS JOIN LATERAL (
-            SELECT id, attempt_at, row_number() OVER (ORDER BY attempt_at, id) AS turn FROM site_mails
-            WHERE site_id = sites.id AND state = 'queued' AND attempt_at <= now() ORDER BY attempt_at, id LIMIT $1
-        ) AS due
-        WHERE {_SENDS} ORDER BY due.turn, due.attempt_at LIMIT 100
-        """,
-        _SHARE,
-    )
-    return [row["id"] for row in rows]
+class QueuedSiteMails:
+    """The queue as its delivery sees it. A message is removed with the last mail that needs it."""
 
+    name = "site mails"
+    channel = CHANNEL
 
-async def seconds_to_next(database: Database) -> float | None:
-    """Seconds until the next mail is due; None if none waits."""
-    seconds: float | None = await database.fetchval(
-        f"""SELECT extract(epoch FROM min(attempt_at) - now())::float8
-            FROM site_mails JOIN sites ON sites.id = site_mails.site_id WHERE state = 'queued' AND {_SENDS}"""
-    )
-    return seconds
+    def __init__(self, database: Database, spool: Spool) -> None:
+        self._database = database
+        self._spool = spool
 
+    async def due(self, most: int) -> list[UUID]:
+        """Of each site the longest due ones, the sites one after the other."""
+        rows = await self._database.fetch(
+            f"""
+            SELECT due.id FROM sites CROSS JOIN LATERAL (
+                SELECT id, attempt_at, row_number() OVER (ORDER BY attempt_at, id) AS turn FROM site_mails
+                WHERE site_id = sites.id AND state = 'queued' AND attempt_at <= now()
+                ORDER BY attempt_at, id LIMIT $1
+            ) AS due
+            WHERE {_SENDS} ORDER BY due.turn, due.attempt_at LIMIT $2
+            """,
+            _SHARE,
+            most,
+        )
+        return [row["id"] for row in rows]
 
-async def claim(database: Database, mail_id: UUID) -> ClaimedSiteMail | None:
-    """Count an attempt and schedule the next; None if the mail is not due."""
-    row = await database.fetchrow(
-        f"""
-        UPDATE site_mails
-        SET attempts = attempts + 1,
-            attempt_at = now() + make_interval(secs => least($2 * power(2, least(attempts, 20)), $3))
-        FROM sites
-        WHERE site_mails.id = $1 AND state = 'queued' AND attempt_at <= now() AND sites.id = site_id AND {_SENDS}
-        RETURNING message, sender, recipient, signature
-        """,
-        mail_id,
-        float(FIRST_PAUSE),
-        float(LONGEST_PAUSE),
-    )
-    if row is None:
-        return None
-    return ClaimedSiteMail(mail_id, row["message"], row["sender"], row["recipient"], row["signature"])
+    async def seconds_to_next(self) -> float | None:
+        seconds: float | None = await self._database.fetchval(
+            f"""SELECT extract(epoch FROM min(attempt_at) - now())::float8
+                FROM site_mails JOIN sites ON sites.id = site_mails.site_id WHERE state = 'queued' AND {_SENDS}"""
+        )
+        return seconds
 
+    async def claim(self, mail_id: UUID) -> ClaimedSiteMail | None:
+        row = await self._database.fetchrow(
+            f"""
+            UPDATE site_mails
+            SET attempts = attempts + 1,
+                attempt_at = now() + make_interval(secs => least($2 * power(2, least(attempts, 20)), $3))
+            FROM sites
+            WHERE site_mails.id = $1 AND state = 'queued' AND attempt_at <= now() AND sites.id = site_id AND {_SENDS}
+            RETURNING message, sender, recipient, signature
+            """,
+            mail_id,
+            float(FIRST_PAUSE),
+            float(LONGEST_PAUSE),
+        )
+        if row is None:
+            return None
+        return ClaimedSiteMail(mail_id, row["message"], row["sender"], row["recipient"], row["signature"])
 
-async def sent(database: Database, mail_id: UUID) -> None:
-    await database.execute(
-        "UPDATE site_mails SET state = 'sent', error = NULL, ended_at = now() WHERE id = $1", mail_id
-    )
+    async def content(self, mail: ClaimedSiteMail) -> bytes:
+        try:
+            message = await self._spool.read(mail.message)
+        except FileNotFoundError as error:
+            raise NoContentError("the message is no longer in the spool of this server") from error
+        return message if mail.signature is None else mail.signature.encode() + message
 
+    async def sent(self, mail: ClaimedSiteMail) -> None:
+        await self._database.execute(
+            "UPDATE site_mails SET state = 'sent', error = NULL, ended_at = now() WHERE id = $1", mail.id
+        )
+        await self._remove_unqueued([mail.message])
 
-async def deferred(database: Database, mail_id: UUID, reason: str) -> None:
-    await database.execute("UPDATE site_mails SET error = $2 WHERE id = $1 AND state = 'queued'", mail_id, reason)
+    async def deferred(self, mail: ClaimedSiteMail, reason: str) -> None:
+        await self._database.execute(
+            "UPDATE site_mails SET error = $2 WHERE id = $1 AND state = 'queued'", mail.id, reason
+        )
 
+    async def rejected(self, mail: ClaimedSiteMail, reason: str) -> None:
+        await self._database.execute(
+            "UPDATE site_mails SET state = 'failed', error = $2, ended_at = now() WHERE id = $1 AND state = 'queued'",
+            mail.id,
+            reason,
+        )
+        await self._remove_unqueued([mail.message])
 
-async def rejected(database: Database, mail_id: UUID, reason: str) -> None:
-    await database.execute(
-        "UPDATE site_mails SET state = 'failed', error = $2, ended_at = now() WHERE id = $1 AND state = 'queued'",
-        mail_id,
-        reason,
-    )
+    async def note_relay_problem(self, reason: str) -> None:
+        await self._database.execute(
+            f"""
+            UPDATE site_mails SET error = $1 FROM sites
+            WHERE sites.id = site_id AND {_SENDS} AND state = 'queued' AND attempt_at <= now()
+              AND error IS DISTINCT FROM $1
+            """,
+            reason,
+        )
 
+    async def fail_expired(self) -> None:
+        rows = await self._database.fetch(
+            """
+            UPDATE site_mails SET state = 'failed', ended_at = now(),
+                error = 'not delivered in time' || coalesce(': ' || error, '')
+            WHERE id IN (SELECT id FROM site_mails WHERE state = 'queued' AND deadline_at <= now() LIMIT 1000)
+              AND state = 'queued'
+            RETURNING message
+            """
+        )
+        await self._remove_unqueued({row["message"] for row in rows})
 
-async def note_relay_problem(database: Database, mails: Collection[UUID], reason: str) -> None:
-    await database.execute(
-        "UPDATE site_mails SET error = $2 WHERE id = ANY($1) AND state = 'queued' AND error IS DISTINCT FROM $2",
-        list(mails),
-        reason,
-    )
+    async def sweep(self) -> None:
+        """Remove messages without a queued mail: of deleted sites, of mails that were cancelled, of refused ones."""
+        found = await self._spool.old_messages()
+        for start in range(0, len(found), _LOOKED_UP):
+            await self._remove_unqueued(found[start : start + _LOOKED_UP])
 
-
-async def fail_expired(database: Database) -> list[UUID]:
-    """Fail mails that have passed their deadline; returns their messages."""
-    rows = await database.fetch(
-        """
-        UPDATE site_mails SET state = 'failed', ended_at = now(),
-            error = 'not delivered in time' || coalesce(': ' || error, '')
-        WHERE id IN (SELECT id FROM site_mails WHERE state = 'queued' AND deadline_at <= now() LIMIT 1000)
-          AND state = 'queued'
-        RETURNING message
-        """
-    )
-    return list({row["message"] for row in rows})
-
-
-async def unqueued(database: Database, messages: Collection[UUID]) -> list[UUID]:
-    """Those of the messages that no queued mail needs."""
-    rows = await database.fetch(
-        """SELECT message FROM unnest($1::uuid[]) AS message
-           WHERE NOT EXISTS (
-               SELECT FROM site_mails WHERE site_mails.message = message.message AND state = 'queued')""",
-        list(messages),
-    )
-    return [row["message"] for row in rows]
+    async def _remove_unqueued(self, messages: Collection[UUID]) -> None:
+        """Remove those of the messages that no queued mail needs."""
+        if not messages:
+            return
+        rows = await self._database.fetch(
+            """SELECT message FROM unnest($1::uuid[]) AS message
+               WHERE NOT EXISTS (
+                   SELECT FROM site_mails WHERE site_mails.message = message.message AND state = 'queued')""",
+            list(messages),
+        )
+        await self._spool.remove([row["message"] for row in rows])
 
 
 async def retry(tx: Transaction, mail_id: UUID) -> None:
