@@ -3,7 +3,7 @@
     run/shared/mail/         seen by the programs of every site
         mail.sock            the core listens; the kernel says which account has connected
         sbin/sendmail        starts the program; covers the server's /usr/sbin/sendmail in the view of a site
-        svc_webhost/mail/    the program: `sendmail.py` and what it imports
+        svc_webhost/mail/    the program: `sendmail.py` and what it imports, compiled
 
 Without a relay the program could only refuse. So `sbin` is absent then if the server has a sendmail of its own that can
 work for sites: one that speaks SMTP to a mail server elsewhere, as msmtp's does.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shlex
 import stat
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,14 @@ from svc_webhost.folders import HostFolders
 _HERE: Final = Path(__file__).parent
 _PROGRAM: Final = ("sendmail.py", "message.py", "dkim.py")
 PYTHON: Final = "/usr/bin/python3"
-
+_START: Final = "import sys; sys.path.insert(0, {!r}); from svc_webhost.mail import sendmail; sendmail.start()"
+_COMPILE: Final = """\
+import os, py_compile, sys
+os.umask(0o022)
+for path in sys.argv[1:]:
+    py_compile.compile(path, doraise=True)
+"""
+_COMPILE_SECONDS: Final = 60.0
 
 SENDMAIL_OF_SERVER: Final = Path("/usr/sbin/sendmail")
 POSTDROP: Final = Path("/usr/sbin/postdrop")
@@ -48,6 +56,9 @@ def prepare(folders: HostFolders, *, relay: bool) -> None:
         folder.mkdir(mode=0o755, exist_ok=True)
     for name in _PROGRAM:
         hold(package / name, (_HERE / name).read_text())
+    # Python would compile it at each start, as sites cannot store the result.
+    command = [PYTHON, "-I", "-S", "-c", _COMPILE, *(str(package / name) for name in _PROGRAM)]
+    subprocess.run(command, check=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL)
     settings = folders.client_settings / "mail.ini"
     if not relay and _server_sends():
         settings.unlink(missing_ok=True)
@@ -56,8 +67,9 @@ def prepare(folders: HostFolders, *, relay: bool) -> None:
             sendmail(folders).parent.rmdir()
         return
     sendmail(folders).parent.mkdir(mode=0o755, exist_ok=True)
-    program = shlex.quote(str(package / "sendmail.py"))
-    hold(sendmail(folders), f'#!/bin/sh\nexec {PYTHON} -I -S {program} "$@"\n')
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
+    start = shlex.quote(_START.format(str(folders.site_mail)))
+    hold(sendmail(folders), f'#!/bin/sh\nexec {PYTHON} -I -S -c {start} "$@"\n')
     sendmail(folders).chmod(0o755)
     # PHP's own header names the script that called mail(); the program takes it out again.
     path = shlex.quote(str(sendmail(folders)))

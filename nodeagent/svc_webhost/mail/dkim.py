@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Final
 
 SIGNED: Final = frozenset(
     {
@@ -48,17 +50,17 @@ _FIELD: Final = re.compile(rb"([!-9;-~]+):(.*)", re.DOTALL)
 _SPACE: Final = re.compile(rb"[ \t]+")
 
 
-@dataclass(frozen=True)
 class SigningData:
     """`headers`: Base64 of the signed fields, relaxed, each with its CRLF. `names`: their names as the tag h= has them,
     separated by colons. `body_hash`: as the tag bh= has it."""
 
-    headers: str
-    names: str
-    body_hash: str
+    def __init__(self, headers: str, names: str, body_hash: str) -> None:
+        self.headers = headers
+        self.names = names
+        self.body_hash = body_hash
 
     def as_json(self) -> dict[str, str]:
-        return asdict(self)
+        return {"headers": self.headers, "names": self.names, "body_hash": self.body_hash}
 
 
 def signing_data(message: bytes) -> SigningData | None:

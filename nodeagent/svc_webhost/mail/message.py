@@ -1,7 +1,7 @@
 """Reads a message that a program of a site hands to sendmail, and makes it fit for SMTP (RFC 5321, RFC 5322).
 
 It runs as the account of the site (`sendmail.py`), so that nothing with more rights ever parses what a site has
-written. The standard library alone, and not its package `email`: that would be most of the program's start.
+written. The standard library alone, without what is slow to import: `email`, `dataclasses`, `typing`.
 
 Invariants of what `Draft.finished` returns:
 - every line ends with CRLF, and there is no other CR, LF or NUL: what a filter of the site took for one line is one;
@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Final
 
 MOST_BYTES: Final = 25 * 1024 * 1024
 """What large providers accept."""
@@ -39,23 +41,22 @@ class MessageError(Exception):
     """The message cannot be sent; the text says why."""
 
 
-@dataclass(frozen=True)
 class Finished:
     """A message for SMTP."""
 
-    content: bytes
-    from_domain: str
+    def __init__(self, content: bytes, from_domain: str) -> None:
+        self.content = content
+        self.from_domain = from_domain
 
 
-@dataclass(frozen=True)
 class Draft:
     """A message as it was handed in, with its line ends made alike. `fields` has the name of each header, in lower
-    case, and its lines."""
+    case, and its lines; `named` the addresses of To, Cc and Bcc, as they are written there."""
 
-    fields: list[tuple[bytes, bytes]]
-    body: bytes
-    named: list[str] = field(default_factory=list)
-    """The addresses of To, Cc and Bcc, as they are written there."""
+    def __init__(self, fields: list[tuple[bytes, bytes]], body: bytes, named: list[str]) -> None:
+        self.fields = fields
+        self.body = body
+        self.named = named
 
     @classmethod
     def parse(cls, raw: bytes) -> Draft:

@@ -32,15 +32,14 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
-
-if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
-    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
 from svc_webhost.mail.dkim import signing_data
 from svc_webhost.mail.message import MOST_BYTES, Draft, MessageError, address, unique
+
+# A worker of PHP waits for this program, once for each mail: `typing` and `dataclasses` would be a third of its start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final, NoReturn
 
 USAGE, UNAVAILABLE, TEMPORARY, NOT_PERMITTED = 64, 69, 75, 77
 AWAY_SECONDS: Final = 10.0
@@ -79,23 +78,23 @@ class HandInError(Exception):
         self.status = status
 
 
-@dataclass
 class Options:
-    dialogue: bool = False
-    headers: bool = False
-    """Recipients are taken from the message's headers (-t)."""
-    dot_ends: bool = True
-    """A line with a dot alone ends the message: without -i."""
-    sender: str | None = None
-    full_name: str | None = None
-    recipients: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.dialogue = False
+        self.headers = False
+        """Recipients are taken from the message's headers (-t)."""
+        self.dot_ends = True
+        """A line with a dot alone ends the message: without -i."""
+        self.sender: str | None = None
+        self.full_name: str | None = None
+        self.recipients: list[str] = []
 
 
-@dataclass(frozen=True)
 class Envelope:
-    sender: str | None
-    recipients: list[str]
-    full_name: str | None = None
+    def __init__(self, sender: str | None, recipients: list[str], full_name: str | None) -> None:
+        self.sender = sender
+        self.recipients = recipients
+        self.full_name = full_name
 
 
 def main(arguments: list[str]) -> int:
@@ -423,11 +422,9 @@ def _say(message: str, status: int) -> int:
     return status
 
 
-def _exit(status: int) -> NoReturn:
-    # Output that nobody reads any longer is no reason to wait.
+def start() -> NoReturn:
+    """What `sbin/sendmail` calls."""
+    status = main(sys.argv[1:])
     sys.stderr.flush()
+    # Output that nobody reads any longer is no reason to wait.
     os._exit(status)
-
-
-if __name__ == "__main__":
-    _exit(main(sys.argv[1:]))

@@ -268,4 +268,4 @@ def test_it_imports_nothing_but_the_standard_library_and_its_own(core: Core) -> 
     """A site sees nothing else of the panel, and /usr/bin/python3 -S has nothing else."""
     folder = mail.sendmail(core.folders).parents[1] / "svc_webhost" / "mail"
 
-    assert sorted(path.name for path in folder.iterdir()) == ["dkim.py", "message.py", "sendmail.py"]
+    assert sorted(path.name for path in folder.glob("*.py")) == ["dkim.py", "message.py", "sendmail.py"]
