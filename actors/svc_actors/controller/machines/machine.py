@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -87,6 +88,8 @@ from svc_nodeagent.protocol import DomainState, StateCause
 
 Decide = Callable[[Transaction], Awaitable[None]]
 """A further decision in the transaction of an order, made before the order; it may refuse the order."""
+Parameters = Callable[[Transaction, MachineRow], Awaitable[dict[str, object]]]
+"""A decision about an order, which may refuse it; returns the parameters of its task."""
 
 
 class Machine(Actor):
@@ -162,9 +165,7 @@ class Machine(Actor):
             await write_status(tx, vm.id, status, None)
             return task
 
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._start(work)
 
     async def update(self, caller: Caller, changes: Changes) -> Task | None:
         """Apply all changes in one transaction, or none; returns None if they do not concern the host. Name and size
@@ -181,10 +182,7 @@ class Machine(Actor):
             await announce_machine(tx, self.vm_id)
             return task
 
-        task = await self._database.transact(work)
-        if task is not None:
-            self._tasks.start(task)
-        return task
+        return await self._start_if_any(work)
 
     async def resize(self, caller: Caller, size: NewSize, decide: Decide | None = None) -> Task:
         """Change the record at once and the host's machine by a task; if the task fails, the record is reverted."""
@@ -201,71 +199,54 @@ class Machine(Actor):
                 await write_status(tx, vm.id, status, None)
             return task
 
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._start(work)
 
     async def set_processor(self, caller: Caller, new: NewProcessor) -> Task:
         """Write another processor into the machine's definition on the host. A repeated order, after its answer was
         lost, returns the task of the first."""
 
-        async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.task_of_order(tx, self.vm_id, Order.CPU_SET.op, new.order)
-            if before is not None:
-                return before, False
+        async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
             parameters, status = await processors.change(tx, vm, new)
             task = await new_task(tx, caller, vm, Order.CPU_SET.op, parameters)
             if status is not None:
                 await write_status(tx, vm.id, status, None)
-            return task, True
+            return task
 
-        task, begun = await self._database.transact(work)
-        if begun:
-            self._tasks.start(task)
+        task, _ = await self._start_once(Order.CPU_SET.op, new.order, work)
         return task
 
     async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
         """Replace the machine's system by a new one; addresses, name and size stay. Returns the task and whether it is
         new: a repeated order, after its answer was lost, returns the task of the first."""
 
-        async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.task_of_order(tx, self.vm_id, Order.REINSTALL.op, new.order)
-            if before is not None:
-                return before, False
+        async def work(tx: Transaction) -> Task:
             if decide is not None:
                 await decide(tx)
             vm = await idle(tx, self.vm_id)
             parameters, status = await remaking.reinstall(tx, vm, new, self._sealer)
             task = await new_task(tx, caller, vm, Order.REINSTALL.op, parameters)
             await write_status(tx, vm.id, status, None)
-            return task, True
+            return task
 
-        task, begun = await self._database.transact(work)
-        if begun:
-            if new.first_boot is not None and new.first_boot.password is not None:
-                self._passwords.keep(self.vm_id, new.first_boot.password)
-            self._tasks.start(task)
+        task, begun = await self._start_once(Order.REINSTALL.op, new.order, work)
+        if begun and new.first_boot is not None and new.first_boot.password is not None:
+            # The work of the task starts at the next checkpoint, after this.
+            self._passwords.keep(self.vm_id, new.first_boot.password)
         return task, begun
 
     async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
         """Boot the rescue system. Returns the task and whether it is new: a repeated order, after its answer was lost,
         returns the task of the first."""
 
-        async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.task_of_order(tx, self.vm_id, Order.RESCUE.op, new.order)
-            if before is not None:
-                return before, False
+        async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
             parameters, status = await rescue.start_rescue(tx, vm, new, self._sealer)
             task = await new_task(tx, caller, vm, Order.RESCUE.op, parameters | {GENERATION: vm.net_wanted})
             await write_status(tx, vm.id, status, None)
-            return task, True
+            return task
 
-        task, begun = await self._database.transact(work)
-        if begun:
-            self._tasks.start(task)
-        return task, begun
+        return await self._start_once(Order.RESCUE.op, new.order, work)
 
     async def end_rescue(self, caller: Caller, *, force: bool) -> Task:
         """Boot the machine's own disk again."""
@@ -277,18 +258,13 @@ class Machine(Actor):
             await write_status(tx, vm.id, status, None)
             return task
 
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._start(work)
 
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
         """Migrate the machine to another node: offline, live, or with a restart. A repeated order, after its answer was
         lost, returns the task of the first."""
 
-        async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.task_of_order(tx, self.vm_id, moving.OP, move.order)
-            if before is not None:
-                return before, False
+        async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
             parameters, status = await moving.start_move(tx, vm, move)
             task = await new_task(tx, caller, vm, moving.OP, parameters)
@@ -296,11 +272,9 @@ class Machine(Actor):
                 await announce_machine(tx, vm.id)
             else:
                 await write_status(tx, vm.id, status, None)
-            return task, True
+            return task
 
-        task, begun = await self._database.transact(work)
-        if begun:
-            self._tasks.start(task)
+        task, _ = await self._start_once(moving.OP, move.order, work)
         return task
 
     async def commit_move(self, task: Task) -> bool:
@@ -333,9 +307,7 @@ class Machine(Actor):
             )
             return await new_task(tx, caller, vm, "vm.set_password", {})
 
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._start(work)
 
     async def set_windows_password(self, caller: Caller, password: str) -> Task:
         """As `set_password`, for Windows, which takes no crypt hash: the password is in memory until the task ends."""
@@ -380,60 +352,24 @@ class Machine(Actor):
 
     async def back_up(self, caller: Caller | None) -> Task:
         """Back up the disks to the node's target; a caller of None is the schedule."""
-
-        async def work(tx: Transaction) -> Task:
-            vm = await idle(tx, self.vm_id)
-            parameters = await backup_orders.start_backup(tx, vm, scheduled=caller is None)
-            return await new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", parameters)
-
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        decide = partial(backup_orders.start_backup, scheduled=caller is None)
+        return await self._order_idle(caller or service_itself("vm.backup"), "vm.backup", decide)
 
     async def restore_copy(self, caller: Caller, copy_id: UUID) -> Task:
         """Restore the disks from a copy. Raises conflict, not_found, not_ready."""
-
-        async def work(tx: Transaction) -> Task:
-            vm = await idle(tx, self.vm_id)
-            parameters = await backup_orders.start_restoration(tx, vm, copy_id)
-            return await new_task(tx, caller, vm, "vm.restore", parameters)
-
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._order_idle(caller, "vm.restore", partial(backup_orders.start_restoration, copy_id=copy_id))
 
     async def open_copy(self, caller: Caller, copy_id: UUID) -> Task:
         """Open the files of a copy on the node. Raises conflict, not_found, not_ready."""
-
-        async def work(tx: Transaction) -> Task:
-            vm = await idle(tx, self.vm_id)
-            return await new_task(tx, caller, vm, copy_files.OPEN, await copy_files.opening_parameters(tx, vm, copy_id))
-
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._order_idle(caller, copy_files.OPEN, partial(copy_files.opening_parameters, copy_id=copy_id))
 
     async def change_medium(self, caller: Caller, new: media.NewMedium) -> Task:
         """Insert another image into the CD-ROM drive, or eject it; if the task fails, the record is reverted."""
-
-        async def work(tx: Transaction) -> Task:
-            vm = await idle(tx, self.vm_id)
-            return await new_task(tx, caller, vm, media.OP, await media.record_medium(tx, vm, new))
-
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._order_idle(caller, media.OP, partial(media.record_medium, new=new))
 
     async def snapshot(self, caller: Caller, order: snapshots.SnapshotOrder) -> Task:
         """Take, restore or delete a snapshot of the disks. Raises conflict, not_found, not_ready."""
-
-        async def work(tx: Transaction) -> Task:
-            vm = await idle(tx, self.vm_id)
-            return await new_task(tx, caller, vm, order.op, await snapshots.record_order(tx, vm, order))
-
-        task = await self._database.transact(work)
-        self._tasks.start(task)
-        return task
+        return await self._order_idle(caller, order.op, partial(snapshots.record_order, order=order))
 
     async def volume(self, caller: Caller, order: volume_orders.MachineOrder) -> tuple[UUID, Task]:
         """Attach, detach or grow a volume, or create a volume for the machine. Raises capacity, conflict, not_found,
@@ -467,7 +403,7 @@ class Machine(Actor):
                 return None
             return await new_task(tx, caller, vm, "vm.backups.remove", parameters, at.node_id)
 
-        return self._begun(await self._database.transact(work))
+        return await self._start_if_any(work)
 
     async def forget_copies(self, at: BackupLocation) -> Task | None:
         """Remove superseded copies at a place to which the machine is no longer copied; a node that is lost or was
@@ -481,12 +417,7 @@ class Machine(Actor):
                 return None
             return await new_task(tx, caller, vm, "vm.backups.forget", parameters, at.node_id)
 
-        return self._begun(await self._database.transact(work))
-
-    def _begun(self, task: Task | None) -> Task | None:
-        if task is not None:
-            self._tasks.start(task)
-        return task
+        return await self._start_if_any(work)
 
     async def attach_address(self, caller: Caller, address: NewAddress) -> str:
         """Allocate a further address, returned as text; the network watch applies it on the host."""
@@ -535,10 +466,7 @@ class Machine(Actor):
             await write_status(tx, vm.id, move(vm.status, order), vm.status_reason)
             return task
 
-        task = await self._database.transact(work)
-        if task is not None:
-            self._tasks.start(task)
-        return task
+        return await self._start_if_any(work)
 
     async def recovered(self) -> None:
         """Reset the count of failures, if the machine has run for long enough."""
@@ -591,6 +519,42 @@ class Machine(Actor):
         if task.op in (_MAKES_NONE if ending.succeeded else _MAKES_ONE):
             # The machine no longer has a Windows whose first boot could end, so its password is not needed.
             self._passwords.forget(self.vm_id)
+
+    async def _order_idle(self, caller: Caller, op: str, decide: Parameters) -> Task:
+        """Order a task of a machine that has none, with what `decide` returns as its parameters."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await idle(tx, self.vm_id)
+            return await new_task(tx, caller, vm, op, await decide(tx, vm))
+
+        return await self._start(work)
+
+    async def _start(self, work: Callable[[Transaction], Awaitable[Task]]) -> Task:
+        """Write an order, then start its task."""
+        task = await self._database.transact(work)
+        self._tasks.start(task)
+        return task
+
+    async def _start_if_any(self, work: Callable[[Transaction], Awaitable[Task | None]]) -> Task | None:
+        task = await self._database.transact(work)
+        if task is not None:
+            self._tasks.start(task)
+        return task
+
+    async def _start_once(
+        self, op: str, order: str | None, work: Callable[[Transaction], Awaitable[Task]]
+    ) -> tuple[Task, bool]:
+        """Write an order and start its task, and return it with whether it is new: an order that is repeated, after its
+        answer was lost, gets the task of the first."""
+
+        async def write(tx: Transaction) -> tuple[Task, bool]:
+            before = await remaking.task_of_order(tx, self.vm_id, op, order)
+            return (await work(tx), True) if before is None else (before, False)
+
+        task, new = await self._database.transact(write)
+        if new:
+            self._tasks.start(task)
+        return task, new
 
 
 _MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
