@@ -82,9 +82,9 @@ class Listener(Protocol):
 
 
 class Connection:
-    def __init__(self, uri: str, listener: Listener) -> None:
+    def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._listener = listener
+        self._listener: Listener
         self._limiter = trio.CapacityLimiter(THREADS)
         self._connection: Libvirt | None = None
         self._changed = trio.Event()
@@ -142,9 +142,10 @@ class Connection:
             "The operation may still take effect. If this continues, see libvirtd's log on the node.",
         )
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, listener: Listener, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep a connection until cancelled. Reports as started once the first attempt to connect has succeeded or
         failed."""
+        self._listener = listener
         pause = 0.5
         told = False
         try:

@@ -4,23 +4,19 @@
         await host.perform(operation, report)
 
 Invariants: it opens while libvirt is down, and keeps trying; if the connection is lost during an operation, it is
-re-established and the operation, which is idempotent, is performed again; changes of state are reported when they are
-seen, and after a reconnection the states are compared with those last seen, so the last state of each machine is
-correct however many events were missed.
+re-established and the operation, which is idempotent, is performed again.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
-import libvirt
 import structlog
 import trio
 
@@ -31,23 +27,17 @@ from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.backups.copies import MachineBackups
 from svc_nodeagent.hypervisor.backups.new_machine import create_from_copy
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
-from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, LifecycleEvent
+from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost
 from svc_nodeagent.hypervisor.consoles import SerialLines, stream_of
 from svc_nodeagent.hypervisor.copy_files.opened import CopyFiles
 from svc_nodeagent.hypervisor.definitions import Definitions
-from svc_nodeagent.hypervisor.domain_changes import DomainChanges
-from svc_nodeagent.hypervisor.domains import (
-    guest_agent_is_connected,
-    lifecycle_cause,
-    lifecycle_reason,
-    lifecycle_state,
-)
 from svc_nodeagent.hypervisor.drives import Drives
 from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
 from svc_nodeagent.hypervisor.live_moving import LiveMoves
+from svc_nodeagent.hypervisor.machine_events import MachineEvents
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.metrics import Measurements, keep_sampling
 from svc_nodeagent.hypervisor.moving import Moves
@@ -69,7 +59,6 @@ from svc_nodeagent.protocol import (
     ConsoleKind,
     ConsoleOpen,
     DomainChanged,
-    DomainState,
     Done,
     FailureCode,
     ImagePull,
@@ -87,7 +76,6 @@ from svc_nodeagent.protocol import (
     NodeUpgrade,
     OperationResult,
     PreflightResult,
-    StateCause,
     VmBackup,
     VmBackupsForget,
     VmBackupsRemove,
@@ -153,7 +141,7 @@ class LibvirtHost:
         self._bridge = bridge
         self._network = network
         self._traffic = traffic
-        self._connection = Connection(uri, self)
+        self._connection = Connection(uri)
         self._acceleration = Acceleration(folders.root / "accelerator.json")
         self._images = ImageCache(
             folders,
@@ -219,8 +207,22 @@ class LibvirtHost:
             steps=turns.steps,
             remove=self._machines.remove_within,
         )
-        self._changes = DomainChanges()
         self._lines = SerialLines(self._guests, folders)
+        self._events = MachineEvents(
+            connection=self._connection,
+            folders=folders,
+            naming=naming,
+            guests=self._guests,
+            machines=self._machines,
+            lines=self._lines,
+            after_connecting=(
+                self._read_emulator,
+                self._machines.remove_abandoned,
+                self._backups.end_abandoned,
+                self._snapshots.thaw_abandoned,
+                self._remaking.complete_reinstallations,
+            ),
+        )
         self._restore_failure: str | None = None
         self._emulator: inventory.Emulator | None = None
         self._nursery: trio.Nursery
@@ -259,7 +261,8 @@ class LibvirtHost:
             await loop.start(EVENT_LOOP.run)
             try:
                 async with trio.open_nursery() as host._nursery:
-                    await host._nursery.start(host._connection.run)
+                    await host._nursery.start(host._events.run)
+                    await host._nursery.start(host._connection.run, host._events)
                     await host._nursery.start(host._copy_files.run)
                     host._nursery.start_soon(keep_sampling, host._connection, naming, host._measurements)
                     host._nursery.start_soon(traffic.run)
@@ -300,12 +303,12 @@ class LibvirtHost:
 
     async def facts(self) -> NodeFacts:
         if self._emulator is None and self._connection.is_connected:
-            self._emulator = await inventory.emulator(self._connection)
+            await self._read_emulator()
         emulator = self._emulator or inventory.NO_EMULATOR
         return await inventory.facts(emulator, self._acceleration, self._naming, self._bridge, self._controller)
 
     def domain_changes(self) -> AsyncIterator[DomainChanged]:
-        return self._changes.fetch()
+        return self._events.changes()
 
     async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
         if kind is ConsoleKind.VNC:
@@ -434,73 +437,8 @@ class LibvirtHost:
         except (HostError, OSError) as error:
             log.warning("accelerator.not_chosen", error=str(error))
 
-    async def _attach_serial(self, vm_id: UUID) -> None:
-        await self._lines.attach(vm_id, self._nursery)
-
-    # libvirt's events (`connection.Listener`)
-
-    def reconnected(self) -> None:
-        self._emulator = None
-        self._nursery.start_soon(self._guarded, self._compare)
-        self._nursery.start_soon(self._guarded, self._machines.remove_abandoned)
-        self._nursery.start_soon(self._guarded, self._backups.end_abandoned)
-        self._nursery.start_soon(self._guarded, self._snapshots.thaw_abandoned)
-        self._nursery.start_soon(self._guarded, self._remaking.complete_reinstallations)
-
-    def lifecycle(self, event: LifecycleEvent) -> None:
-        vm_id = self._naming.machine(event.uuid, event.name)
-        state = lifecycle_state(event.event, event.detail)
-        if vm_id is None or state is None:
-            return
-        if state is DomainState.ABSENT:
-            self._nursery.start_soon(self._guarded, self._look_after_undefined, vm_id)
-            return
-        cause = lifecycle_cause(event.event, event.detail)
-        self._saw(vm_id, state, lifecycle_reason(event.event, event.detail), cause)
-        if event.event == libvirt.VIR_DOMAIN_EVENT_STARTED:
-            self._nursery.start_soon(self._guarded, self._attach_serial, vm_id)
-        if (event.event, event.detail) == (
-            libvirt.VIR_DOMAIN_EVENT_STOPPED,
-            libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN,
-        ):
-            self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
-
-    def guest_agent_connected(self, uuid: UUID, name: str) -> None:
-        if (vm_id := self._naming.machine(uuid, name)) is not None:
-            self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
-
-    async def _compare(self) -> None:
-        """After a (re)connection: report the differences from what was last seen, and read the serial lines of running
-        guests. A failure for one machine does not affect the others."""
-        observed = {
-            domain.vm_id: (domain.state, domain.cause)
-            for domain in await inventory.domains(self._connection, self._naming, self._folders)
-            if domain.vm_id is not None
-        }
-        for vm_id, state, cause in self._changes.missed(observed):
-            self._saw(vm_id, state, "seen when libvirt answered again", cause)
-        for vm_id, (state, _) in observed.items():
-            if state is DomainState.RUNNING:
-                await self._guarded(self._look_after_running, vm_id)
-
-    async def _look_after_running(self, vm_id: UUID) -> None:
-        """Look after a guest that runs. It may be off by now, for example if a reinstallation was completed first."""
-        await self._machines.keep_defined(vm_id)
-        await self._attach_serial(vm_id)
-        if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
-            await self._machines.forget_first_boot(vm_id)
-
-    async def _look_after_undefined(self, vm_id: UUID) -> None:
-        """A definition was removed. If the guest still runs, it gets its definition back; otherwise the machine is no
-        longer on this host."""
-        await self._machines.keep_defined(vm_id)
-        if await self._guests.state(vm_id) is DomainState.ABSENT:
-            self._saw(vm_id, DomainState.ABSENT, "removed from the host")
-
-    def _saw(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
-        if state in (DomainState.STOPPED, DomainState.CRASHED, DomainState.ABSENT):
-            self._lines.forget(vm_id)
-        self._changes.saw(vm_id, state, reason, cause)
+    async def _read_emulator(self) -> None:
+        self._emulator = await inventory.emulator(self._connection)
 
     async def _keep_room(self) -> None:
         """Every minute, have the image cache make room if the disk is nearly full, before a guest's write fails."""
@@ -511,14 +449,6 @@ class LibvirtHost:
             except (OSError, ValueError) as error:
                 log.warning("image.room_not_made", error=str(error))
             await trio.sleep(_ROOM_PERIOD)
-
-    async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:
-        """Do work that follows an event. No caller waits for such work, so its failure is logged, and the next event
-        tries again."""
-        try:
-            await work(*arguments)
-        except (HostError, OSError, ValueError) as error:
-            log.warning("libvirt.event_not_handled", work=work.__name__, error=str(error))
 
 
 def _console_failed(error: HostError) -> HostError:

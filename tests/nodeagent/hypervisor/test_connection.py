@@ -64,8 +64,8 @@ async def connected(heard: Heard, uri: str = TEST_DRIVER) -> AsyncIterator[Conne
     async with trio.open_nursery() as loop:
         await loop.start(EVENT_LOOP.run)
         async with trio.open_nursery() as nursery:
-            connection = Connection(uri, heard)
-            await nursery.start(connection.run)
+            connection = Connection(uri)
+            await nursery.start(connection.run, heard)
             yield connection
             nursery.cancel_scope.cancel()
         loop.cancel_scope.cancel()
@@ -136,7 +136,7 @@ async def _times_out(connection: Connection, release: threading.Event) -> None:
 async def test_while_libvirt_is_away_calls_say_so_and_the_host_still_opens(
     autojump_clock: MockClock,
 ) -> None:
-    connection = Connection("test:///nonexistent-description.xml", Heard())
+    connection = Connection("test:///nonexistent-description.xml")
     with pytest.raises(ConnectionLost) as lost:
         await connection.call(lambda libvirt_: libvirt_.getHostname(), timeout=5)
     assert lost.value.hint

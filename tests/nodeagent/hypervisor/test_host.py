@@ -349,7 +349,7 @@ async def test_what_a_failed_creation_could_not_remove_goes_once_libvirt_answers
         with pytest.raises(HostError):
             await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
     left_over = await state_of(host, spec)
-    host.reconnected()
+    host._events.reconnected()
     with trio.fail_after(300):
         while folder.exists():
             await trio.sleep(0.05)

@@ -17,6 +17,7 @@ from svc_nodeagent.hypervisor import LibvirtHost, Naming, inventory, preflight
 from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost
 from svc_nodeagent.hypervisor.files import Folders
+from svc_nodeagent.hypervisor.machine_events import MachineEvents
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.protocol import CheckStatus, DomainState, FailureCode, ObservedDomain
@@ -42,7 +43,7 @@ async def test_a_machine_that_went_off_meanwhile_keeps_no_other_from_being_looke
             for vm_id in (first, second)
         )
 
-    async def attach(self: LibvirtHost, vm_id: UUID) -> None:
+    async def attach(self: MachineEvents, vm_id: UUID) -> None:
         await trio.lowlevel.checkpoint()
         if vm_id == first:
             raise HostError(FailureCode.CONFLICT, "The machine is not running, so it has no console.")
@@ -65,11 +66,11 @@ async def test_a_machine_that_went_off_meanwhile_keeps_no_other_from_being_looke
         None,
     )
     monkeypatch.setattr(inventory, "domains", domains)
-    monkeypatch.setattr(LibvirtHost, "_attach_serial", attach)
+    monkeypatch.setattr(MachineEvents, "_read_line", attach)
     monkeypatch.setattr(host._machines, "keep_defined", nothing)
     monkeypatch.setattr(host._guests, "domain_xml", nothing)
 
-    await host._compare()
+    await host._events.compare()
 
     assert attached == [second]
 
