@@ -33,8 +33,7 @@ _BROWSER = "_browser"
 """The suffix of the cookie with which a service recognises a client that has signed in before."""
 _SESSION = "_session"
 _PANELS_SESSION = "svc_session"
-"""The panel's session cookie. The cookies of the two services have different names, so the name shows which service the
-profile is for."""
+"""The panel's session cookie. The controller's has another name, so the name shows which service answers."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ async def trade_password(profile: Profile, email: str, password: str, days: int,
 
 
 async def _give_code(client: Client, needed: Mapping[str, Any], code: str | None, headers: Mapping[str, str]) -> None:
-    """The second step of a sign-in. If the account must set up a second factor first, that comes before it."""
+    """Complete a sign-in by a code. If the account has to set up a second factor first, set it up."""
     enrolment = needed["enrolment"]
     if enrolment is not None:
         say(
@@ -115,8 +114,8 @@ async def trust(url: str, fingerprint: str | None) -> str | None:
     """The authority to trust for a service, or None if the system's authorities signed its certificate.
 
     The controller's authority, or the panel's own certificate, is fetched without verification and compared with the
-    fingerprint that the service printed. If it did not sign the server's certificate, the first request that carries a
-    secret fails."""
+    fingerprint that the service printed. If the server's certificate was not signed by what was fetched, the first
+    request that carries a secret fails."""
     if fingerprint is None and await _vouched_for(url):
         return None
     authority = await _authority(url)
@@ -149,7 +148,8 @@ async def _vouched_for(url: str) -> bool:
 
 
 async def _authority(url: str) -> str:
-    """The service's own certificate authority, in PEM; a panel only has its own certificate."""
+    """The certificate of the controller's own authority, in PEM; for a panel, which has no authority, its own
+    certificate."""
     try:
         # The certificate is not verified on purpose: the answer is public, and its fingerprint is compared before it is
         # used.

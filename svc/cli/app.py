@@ -84,7 +84,7 @@ _HELP = {
     "webhook": "Signed notifications of events.",
     "wordpress": "WordPress of sites: show, log in, change plugins.",
 }
-"""The help of groups whose operations do not declare it (`Operations(about=...)`), as a new area does."""
+"""The help of the groups whose `Operations` declare none (`Operations(about=...)`). A new area declares its own."""
 _ABOUT = {
     ServiceKind.CONTROLLER: "Virtual machines for hosting providers.\n\nSign in once with `svc login "
     "https://HOST:8443`; `svc vm create --help` shows what a machine takes.",
@@ -103,8 +103,8 @@ _NOT_SHOWN = {"session", "impersonation", "setup"}
 """Groups for browsers and installers. They work and are in `svc ops`, but the help leaves them out: a person who looks
 for a command does not need them."""
 _PROGRAMS = {"panel", "serve"}
-"""Groups whose programs run for good. The modules of the client commands would stay in their memory; for the web tier
-that would be as much as all of the panel."""
+"""Groups whose programs run as long as the service. For them the client commands are not loaded: the modules would stay
+in memory, and take as much as the whole web tier."""
 
 
 class _Root(click.Group):
@@ -182,7 +182,7 @@ def _root(context: click.Context, /, **given: Any) -> None:
 
 
 def _group(root: click.Group, words: list[str], about: str | None = None) -> click.Group:
-    """The group, made if absent: `about` is its help, else it is in `_HELP`."""
+    """The group of these words, created if it does not exist. Its help is `about`, or else what `_HELP` says."""
     group = root
     for word in words:
         found = group.commands.get(word)
@@ -233,7 +233,7 @@ def _ended_by(error: BaseException) -> int:
         return Exit.INTERRUPTED
     # click turns a broken pipe into an exit of its own.
     if isinstance(cause, BrokenPipeError) or isinstance(cause.__context__, BrokenPipeError):
-        # The reader has closed the pipe. What Python still buffers for it is discarded.
+        # The reader has closed the pipe. The output that Python still buffers is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     raise error

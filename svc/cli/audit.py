@@ -1,4 +1,5 @@
-"""`svc audit export` and `svc audit verify`: the whole audit, in parts, a few seconds' worth a call."""
+"""`svc audit export` and `svc audit verify`. Both go through the whole audit in parts; each call of the API takes a few
+seconds."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ def _named(to: str | None) -> str:
 
 
 def _passphrase(path: Path | None) -> str:
-    """From a file or the environment, never from an argument: every account of the machine can read arguments."""
+    """The passphrase, from a file or the environment. It is no argument, since every account of the machine can read
+    the arguments of programs."""
     if path is None:
         text = os.environ.get(_PASSPHRASE, "")
     else:

@@ -39,7 +39,8 @@ from svc_http.plain import NO_CHALLENGE
 _TIMEOUT: Final = 5.0
 
 HTTP_PORT = 80
-"""The port that every authority validates at (RFC 8555, 8.3), whichever local port it is forwarded to."""
+"""The port to which every authority connects for validation (RFC 8555, 8.3). It may be forwarded to another local
+port."""
 
 
 class Verdict(StrEnum):
@@ -222,11 +223,11 @@ def _port(about: str, host: str, port: int) -> Finding:
     return Finding(about, Verdict.OK, f"{where} is free")
 
 
-# What would keep an authority from issuing the controller a certificate by ACME, as far as this machine can tell.
-# Nothing is ordered. An authority connects to port 80 of the names from the internet; the check does the same from
-# here.
+# Check whether an authority could issue the controller a certificate by ACME, as far as this machine can tell. No
+# certificate is ordered. An authority connects to port 80 of the names from the Internet; the check connects to the
+# same port from here.
 async def acme_findings(acme: AcmeSettings, *, serving: bool) -> AsyncGenerator[Finding, None]:
-    """`serving`: the controller runs, so it should answer port 80 of the names."""
+    """`serving`: the controller is running, so port 80 of the names should be answered by it."""
     yield await _authority(acme)
     for name in acme.names:
         resolved = await _resolved(name)

@@ -1,8 +1,8 @@
 """The HTTP side of the command line: one request, its retries, and its errors as `Failure`.
 
-A read is retried on 429, 502, 503, 504 and a lost connection. A write is retried only if that cannot do the work twice:
-after a 429, if no connection was made, or if it carries an idempotency key. A `Retry-After` of the service is honoured,
-within reason.
+A read is retried on 429, 502, 503, 504 and a lost connection. A write is retried only if a retry cannot do the work
+twice: after a 429, if no connection was made, or if the request has an idempotency key. A `Retry-After` of the service
+is honoured, within reason.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The configuration file of a service: settings that its command line and environment leave open.
 
-A key is the name of an option without its dashes; its value is what the option takes, an array if the option may be
-repeated. The table `database` holds secrets, which are therefore no options: `url` and `owner-url`, as in
-SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL. The table `mail` holds what SVC_MAIL_HOST and its like hold; `acme` holds
+A key is the name of an option without its leading dashes, and the value is the option's; an option that may be repeated
+takes an array. The table `database` has `url` and `owner-url`, as in SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL; they
+are no options, because they contain secrets. The table `mail` has the values of the variables SVC_MAIL_...; `acme` has
 the options that start with `--acme-`, and `backup` those of `svc controller backup` alone. An option wins over the
 environment, the environment over the file, the file over the default. An unknown key is an error, since it is most
 likely a misspelt one.
@@ -46,7 +46,7 @@ _READ: Final = "svc.cli.configuration.file"
 
 def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> None:
     """Callback of an eager `--config`: take the file's values for options that were not given. The default file may be
-    absent; one that was named must exist."""
+    absent; a file that the user named must exist."""
     assert parameter.name is not None
     try:
         with path.open("rb") as file:
@@ -68,8 +68,8 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
             f"{path} says how to reach the database, and everybody on this machine may read it.",
             f"Make it readable by the service alone: chmod 640 {path}; chgrp svc {path}",
         )
-    # Settings that belong in a table are not accepted outside it, and a command's own options are no settings of the
-    # service.
+    # A setting that belongs into a table is not accepted outside of it. A command's own options are no settings of the
+    # service, so the file does not have them.
     known = {
         each.opts[-1].lstrip("-"): each.name
         for each in context.command.params
@@ -99,9 +99,9 @@ def settings(
 ) -> Callable[
     [Callable[Concatenate[ConfigT, Mapping[str, str], ...], Awaitable[None]]], Callable[..., Awaitable[None]]
 ]:
-    """Call a command with the configuration that `build` makes of `options` and of the environment, with that
-    environment (it names the database), and with the values of the command's own options. `build` raises ValueError for
-    a wrong value in the environment."""
+    """Decorate a command that needs the service's configuration. It is called with the configuration that `build` makes
+    of `options` and of the environment, with that environment (which names the database), and with the values of the
+    command's own options. `build` raises ValueError for an invalid value in the environment."""
     names = inspect.signature(build).parameters
 
     def decorate(
@@ -126,7 +126,7 @@ def settings(
 
 
 def file_read() -> Path | None:
-    """The configuration file that this command's options were taken from, if there was one."""
+    """The configuration file from which this command's options were taken; None if there was none."""
     found: Path | None = click.get_current_context().meta.get(_READ)
     return found
 

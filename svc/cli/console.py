@@ -31,11 +31,12 @@ from svc.cli.websocket import open_console, open_patiently
 ESCAPE = b"\x1d"
 _CHUNK = 4096
 _AGAIN_WITHIN: Final = 60.0
-"""Seconds for which a lost console is tried again."""
+"""For how many seconds to retry a lost console."""
 _PAUSE: Final = 1.0
 _SETTLED: Final = 5.0
 _MOST_SHORT: Final = 5
-"""After so many consoles that each end within `_SETTLED` seconds, one after the other, the machine has no console."""
+"""The retries end after this many consoles in a row that each ended within `_SETTLED` seconds: then the machine has no
+usable console."""
 _LOST: Final = frozenset({1001, 1006, 4409, 4503})
 """Close codes after which the machine may have a console again (docs/consoles.md)."""
 
@@ -49,8 +50,8 @@ async def console(session: Session, name: str) -> None:
         vm_id = await resolve(client, session.listing("/vms"), name)
         async with open_console(client, vm_id, "serial") as socket:
             say(f"connected to {name}; Ctrl-] leaves, Enter wakes a silent login prompt", style="dim")
-            # The descriptors are duplicated, because closing a stream closes its descriptor, and the terminal's own
-            # must stay open.
+            # Trio's streams get duplicates of the terminal's descriptors: closing a stream closes its descriptor, and
+            # the terminal must stay open.
             with _raw_terminal(keyboard), _as_they_were(keyboard, screen):
                 async with (
                     trio.lowlevel.FdStream(os.dup(keyboard)) as keys,
@@ -61,7 +62,7 @@ async def console(session: Session, name: str) -> None:
 
 
 class _Person:
-    """A user at a terminal, and the console that gets the keys at present."""
+    """The user's terminal, and the console to which the keys currently go."""
 
     def __init__(self, client: Client, vm_id: str, keys: trio.lowlevel.FdStream, shown: trio.lowlevel.FdStream) -> None:
         self._client = client
@@ -71,8 +72,8 @@ class _Person:
         self._socket: WebSocketConnection | None = None
 
     async def stay(self, socket: WebSocketConnection) -> str | None:
-        """Returns when the user leaves, or, with the reason, when the console ends for good. Raises `Failure` if a lost
-        console could not be opened again."""
+        """Keep a console open until the user leaves, or until it ends for good; then return the reason. Raises
+        `Failure` if a lost console could not be opened again."""
         reason: str | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_told_to_stop, nursery.cancel_scope)
@@ -121,7 +122,7 @@ class _Person:
         await self._shown.send_all(f"\r\n{text}\r\n".encode())
 
     async def _until_escape(self, person: trio.CancelScope) -> None:
-        """Also ends when the terminal is gone."""
+        """Send keys until the escape key, or until the terminal is closed."""
         with suppress(trio.BrokenResourceError):
             while typed := await self._keys.receive_some(_CHUNK):
                 before, escape, _ = typed.partition(ESCAPE)
@@ -157,7 +158,8 @@ def _raw_terminal(keyboard: int) -> Iterator[None]:
 
 @contextmanager
 def _as_they_were(*descriptors: int) -> Iterator[None]:
-    """Restore the shared file descriptions: Trio's streams make them non-blocking, which the shell does not expect."""
+    """Restore the flags of the terminal's file descriptions after the block. Trio's streams make them non-blocking; the
+    shell shares them, and expects them to block."""
     before = [(descriptor, os.get_blocking(descriptor)) for descriptor in descriptors]
     try:
         yield

@@ -165,7 +165,8 @@ def _config(
 
 
 def _is_collector(endpoint: str) -> bool:
-    """Refuses URLs with credentials: they would be in process lists and support bundles."""
+    """Whether this is the URL of a collector. URLs with credentials are refused: options are visible in process lists
+    and support bundles."""
     try:
         parts = urlsplit(endpoint)
     except ValueError:

@@ -1,8 +1,8 @@
 """What the command line knows of the registry: plain data, so that a client command need not load the service itself.
 
-Loading every model of the controller takes longer than most calls. The description is derived from the registry, cached
-in the user's cache folder, and derived again when any source of the service has changed. It is the only copy of what a
-command is.
+Loading every model of the controller takes longer than most calls. So the description is derived from the registry and
+cached in the user's cache folder; it is derived again when any source of the service has changed. Commands are declared
+nowhere else.
 
 Why: docs/decisions/0019-command-line.md.
 """
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 PACKAGES = ("svc", "svc_actors", "svc_common", "svc_nodeagent", "svc_webhost")
-"""The packages that the registries come from. A change of any of their sources makes the cached description outdated.
+"""The packages that the registries are loaded from. If any of their sources changes, the cached description is
+outdated.
 """
 _FORMAT = 9
 _LISTED = {"scopes"}
-"""Lists that are typed as one word with commas, as in the panel's specification."""
+"""Fields whose list is typed as one word separated by commas, as the panel's specification requires."""
 _SECRETS = {"password", "set_password", "token"}
 _DOCUMENTS = {"private_key", "user_data"}
-"""Secrets of several lines."""
+"""Fields with a secret of several lines."""
 
 
 class Kind(StrEnum):
-    """What a parameter takes on the command line. ID: an id, or a name where `names` says in which list to look. PAIRS:
-    texts by name, NAME=VALUE with commas between them."""
+    """The kind of value that a parameter takes on the command line. ID: an id, or a name if `names` says in which list
+    to look for it. PAIRS: texts by name, as NAME=VALUE separated by commas."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -78,8 +79,8 @@ class Parameter:
 class OperationDescription:
     """One operation. `list_path` is the list that contains the operation's target, `/vms` for `/vms/{id}/start`;
     `inner_list` is the nested list of a target that belongs to another resource, `/sites/{id}/domains` for
-    `/domains/{id}`. `starts_work`: the answer is a task or a job, or names one. `in_parts`: the answer is a part of a
-    file. `columns`, `confirm`, `hidden` and `about`: see `svc.registry.operation.Command`."""
+    `/domains/{id}`. `starts_work`: the answer is a task or a job, or names one that was started. `in_parts`: the answer
+    is one part of a file. `columns`, `confirm`, `hidden` and `about`: see `svc.registry.operation.Command`."""
 
     name: str
     summary: str
@@ -109,7 +110,7 @@ class OperationDescription:
 
 @dataclass(frozen=True)
 class Service:
-    """Every operation of the registry."""
+    """The description of every operation of one service."""
 
     operations: tuple[OperationDescription, ...]
 
@@ -181,14 +182,15 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
 
 
 def _inner_list(path: str, things: dict[str, str]) -> str | None:
-    """The nested list that a thing with a path of its own is in: `/sites/{id}/domains` for `/domains/{id}`."""
+    """The nested list that contains the resource of a path: `/sites/{id}/domains` for `/domains/{id}`."""
     own, beneath, _ = path.partition("/{id}")
     found = [listed for listed in things.values() if listed.endswith(f"/{{id}}{own}")] if beneath else []
     return found[0] if len(found) == 1 else None
 
 
 def _list_of(stem: str, things: dict[str, str]) -> str | None:
-    """The list that a field's ids are in. `group_ids` are security groups if the service has no other groups."""
+    """The list in which the ids of a field are looked up, by the field's name without `_id`: `group` stands for
+    security groups if the service has no other groups."""
     found = [path for thing, path in things.items() if thing == stem or thing.endswith(f"_{stem}")]
     return things.get(stem, found[0] if len(found) == 1 else None)
 
@@ -210,7 +212,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         emptiable=changes and (many or nullable),
         names=names if kind is Kind.ID else None,
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),
-        help=field.description or _said_of(field.annotation),
+        help=field.description or _description_of(field.annotation),
     )
 
 
@@ -220,13 +222,14 @@ def _null_resets(field: FieldInfo) -> bool:
     return any(isinstance(each, NullResets) for each in field.metadata)
 
 
-def _said_of(annotation: Any) -> str | None:
-    """The description of a shared type, for a field without one; looks inside of `X | None` and of a list."""
+def _description_of(annotation: Any) -> str | None:
+    """The description of a shared type, for a field that has none of its own. Looks inside of `X | None` and of
+    lists."""
     from pydantic.fields import FieldInfo
 
     arguments = typing.get_args(annotation)
     own = (argument.description for argument in arguments if isinstance(argument, FieldInfo))
-    inner = (_said_of(argument) for argument in arguments if typing.get_args(argument))
+    inner = (_description_of(argument) for argument in arguments if typing.get_args(argument))
     return next((text for text in (*own, *inner) if text), None)
 
 
@@ -266,7 +269,7 @@ def _cache_path(environment: Mapping[str, str], kind: ServiceKind) -> Path:
 
 
 def _fingerprint() -> str:
-    """Changes whenever a source of the registry does."""
+    """A digest that changes whenever a source file of the registry changes."""
     digest = hashlib.sha256(f"{_FORMAT}".encode())
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)

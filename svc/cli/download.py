@@ -97,7 +97,7 @@ async def _print(client: Client, path: str, query: Mapping[str, Any], first: _Pa
 
 
 async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: int) -> _Part:
-    """Raises `Failure` for a part that does not match its hash."""
+    """Fetch one part. Raises `Failure` if it does not match its hash."""
     answer = await client.call("GET", path, query={**query, "offset": offset, "limit": PART_BYTES})
     try:
         data = base64.b64decode(answer["data_base64"], validate=True)
@@ -109,7 +109,7 @@ async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: in
 
 
 def _compared(file: Path, first: _Part) -> str:
-    """The digest of the whole file. Raises `Failure` if the service reports another."""
+    """The digest of the whole file. Raises `Failure` if the service reports another digest."""
     with file.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if first.whole_sha256 is not None and found != first.whole_sha256:
@@ -133,5 +133,6 @@ def _length(file: Path) -> int:
 
 
 def _file_name(name: str) -> str:
-    """A service may call its file anything; the result is never a path."""
+    """A safe name for the downloaded file. The service may give it any name, so everything that could make it a path is
+    removed."""
     return _UNFIT.sub("_", name).lstrip(".") or "download"

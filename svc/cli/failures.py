@@ -41,8 +41,8 @@ EXIT_BY_CODE = {code: Exit[code.name] for code in ErrorCode}
 class Failure(click.ClickException):
     """An error for the user at the terminal: the message, and what to do about it. Written to stderr.
 
-    `fields` are the problems with single parameters, by their names in the API; `request_id` identifies the refused
-    request in the service's logs."""
+    `fields` are the problems with single parameters, by the parameters' names in the API; `request_id` identifies the
+    refused request in the service's logs."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Failure(click.ClickException):
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The failure to show of a nursery's group of errors: its first `Failure`, else its first error."""
+    """The error to show if a nursery raised a group: the first `Failure` in it, or else the first error."""
     while isinstance(error, BaseExceptionGroup):
         told = [inner for inner in error.exceptions if isinstance(first_cause(inner), Failure)]
         error = told[0] if told else error.exceptions[0]

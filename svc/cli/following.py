@@ -30,8 +30,8 @@ async def wait(client: Client, work: Work, *, timeout: float = math.inf) -> dict
 
 
 async def follow(client: Client, work: Work, *, timeout: float = math.inf) -> dict[str, Any]:
-    """The work as it ended, whether it succeeded or not. A timeout raises `Failure` with an exit code of its own, and
-    so does an interruption: the work itself continues."""
+    """Follow the work until it has ended, and return it, whether it succeeded or not. A timeout or an interruption
+    raises `Failure`, each with its own exit code; the work itself continues."""
     console = Console(stderr=True, highlight=False, markup=False)
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -37,8 +37,8 @@ SHOWN_ONCE = ("password", "token", "secret")
 
 
 class OperationCommand(click.Command):
-    """One operation of the registry as a command. Its flags are built when the command is typed or shown: building
-    those of all operations would take a quarter of the time of a command line."""
+    """One operation of the registry as a command. Its flags are built only when the command is run or its help is
+    shown: building the flags of all operations would take a quarter of the time of a command line."""
 
     def __init__(self, operation: OperationDescription) -> None:
         @click.pass_obj
@@ -108,8 +108,8 @@ async def _report(
     waits: bool,
     wait_timeout: float | None,
 ) -> None:
-    """Print the result of an order. The answer is also printed if its work fails or `wait_timeout` passes, since it may
-    hold a secret that is shown only once."""
+    """Print the answer to an order, and wait for the work that the order started. The answer is printed even if the
+    work fails or `wait_timeout` passes, since it may contain a secret that is shown only once."""
     work = started_by(answer)
     failure: Failure | None = None
     if waits and work is not None:
@@ -163,8 +163,8 @@ async def _resolve_names(
                 values["id"] = await _found_inside(session, client, operation, given, found_in)
             continue
         listing = session.listing(parameter.names)
-        # The list is nested in another resource, as in `/sites/{id}/sftp`. That resource was given earlier, and is an
-        # id by now.
+        # The list is nested in another resource, as `/sites/{id}/sftp` is. The name of that resource was resolved to
+        # its id before.
         listing = replace(listing, path=listing.path.format(**values))
         if isinstance(given, list):
             values[parameter.name] = [await resolve(client, listing, one) for one in given]
@@ -175,7 +175,8 @@ async def _resolve_names(
 async def _found_inside(
     session: Session, client: Client, operation: OperationDescription, given: str, found_in: str | None
 ) -> str:
-    """The id of a thing in a nested list, such as a schedule of a site; the user must also name the outer thing."""
+    """The id of an entry of a nested list, such as a schedule of a site. The user must also name the resource that
+    contains the list."""
     if operation.inner_list is None:
         raise Failure(Exit.INVALID, f"{given!r} is not an id, and names are not accepted here")
     listing, outer = session.listing(operation.inner_list), outer_list(operation.inner_list)
@@ -190,8 +191,8 @@ async def _found_inside(
 
 
 async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:
-    """Replace `-` by a secret: typed without echo at a terminal, else the next line of standard input, or all of it for
-    a document. A required secret is asked for."""
+    """Replace each `-` by a secret: typed without echo at a terminal, or else read from standard input (the next line,
+    or all of it for a document). A required secret that was not given is asked for."""
     for parameter in operation.parameters:
         given = values.get(parameter.name)
         if parameter.secret and (given == "-" or (given is None and parameter.required)):
@@ -254,7 +255,7 @@ def _need_terminal(what: str) -> None:
 
 
 def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Failure:
-    """The refusal in terms of the flags that the user typed, instead of the request's fields."""
+    """The refusal with the flags that the user typed in place of the names of the request's fields."""
     hint = _flags_for_fields(failure.hint, operation) if failure.hint else None
     problems: list[str] = []
     for field, problem in failure.fields.items():

@@ -22,7 +22,8 @@ _PAGE_SIZE = 200
 async def resolve(
     client: Client, listing: OperationDescription, given: str, names: tuple[str, ...] = NAME_FIELDS
 ) -> str:
-    """The id of the row in a list that `given` names by one of the fields `names`; an id stays as it is."""
+    """The id of the row whose field (one of `names`) is `given`. If `given` is an id already, it is returned
+    unchanged."""
     if is_id(given):
         return given
     found = [row async for row in rows(client, listing, given) if any(row.get(name) == given for name in names)]

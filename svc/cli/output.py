@@ -51,7 +51,7 @@ class Style:
 
     @property
     def for_reading(self) -> bool:
-        """Whether this is a table whose columns the user did not choose."""
+        """Whether the result is shown as a table, and the user has not chosen its columns."""
         return self.format is Format.TABLE and not self.columns
 
 
@@ -111,8 +111,8 @@ def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
 
 
 def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
-    """How many columns, from the left, the terminal has room for. Columns wrapped to a few characters would be
-    unreadable."""
+    """How many columns fit into the terminal, counted from the left. The others are left out: columns wrapped to a few
+    characters would be unreadable."""
     if not sys.stdout.isatty():
         return len(columns)
     from rich.cells import cell_len
@@ -166,7 +166,7 @@ def _print(table: Table) -> None:
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """The fields of a thing; nested fields by their dotted names."""
+    """The fields of a row with their values; nested fields by their dotted names."""
     fields: list[tuple[str, Any]] = []
     for name, value in row.items():
         if isinstance(value, Mapping) and value:
@@ -198,7 +198,8 @@ def _refuse_unknown(columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
 
 
 def _pick(row: Mapping[str, Any], dotted: str) -> Any:
-    """The value at a dotted path. None if a part of the path is absent (a node's capacity before its first report)."""
+    """The value at a dotted path. `_ABSENT` if the row lacks a part of the path; None if a value on the way is null
+    (the capacity of a node that has not reported yet)."""
     value: Any = row
     for part in dotted.split("."):
         if value is None:

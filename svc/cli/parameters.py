@@ -1,7 +1,7 @@
 """The flags of a generated command, from the description of its operation.
 
-An id is given as `--image` (`--image-id` is the same) and takes a name; a request that also has a field for the name
-(`image`) does not show it twice.
+A field `image_id` becomes the flag `--image` (or `--image-id`), which takes an id or a name. If the request also has a
+field `image` for the name, that field gets no flag of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
     options = [
         option(parameter)
         for parameter in operation.parameters
-        if parameter.name not in operation.positional and not _said_elsewhere(operation, parameter)
+        if parameter.name not in operation.positional and not _needs_no_flag(operation, parameter)
     ]
     options += _further(operation)
     taken = {flag for option in options for flag in option.opts}
@@ -49,7 +49,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
 
 
 def _place(parameter: Parameter) -> str:
-    """The metavar of an argument as click writes it by default: in brackets if it is optional."""
+    """How the usage line shows a positional argument, as click does by default: in brackets if it is optional."""
     name = metavar(parameter)
     return (name if parameter.required else f"[{name}]") + ("..." if parameter.many else "")
 
@@ -73,12 +73,12 @@ def option(parameter: Parameter) -> click.Option:
 
 
 def outer_list(inner: str) -> str:
-    """The list of the things that have such an inner list: `/sites` for `/sites/{id}/domains`."""
+    """The list of the resources that contain a nested list: `/sites` for `/sites/{id}/domains`."""
     return inner.partition("/{")[0]
 
 
 def needs_confirmation(operation: OperationDescription) -> bool:
-    """Whether the command asks before it acts, unless `--yes` is given: what it does cannot be undone."""
+    """Whether the command cannot be undone, and so asks for confirmation unless `--yes` is given."""
     return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.confirm
 
 
@@ -87,7 +87,7 @@ def flag_of(parameter: Parameter) -> str:
 
 
 def _flags(parameter: Parameter) -> list[str]:
-    """The friendly flag first, then the field's own name if it differs."""
+    """The flags of a parameter: the short form first, then the field's full name if it differs."""
     own = "--" + parameter.name.replace("_", "-")
     if parameter.kind is not Kind.ID:
         return [own]
@@ -95,9 +95,9 @@ def _flags(parameter: Parameter) -> list[str]:
     return [own] if friendly in (own, "--") else [friendly, own]
 
 
-def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bool:
-    """Whether a field needs no flag: its id field stands for it, the path sets it (which wins over the body), or the
-    download of a file part by part does."""
+def _needs_no_flag(operation: OperationDescription, parameter: Parameter) -> bool:
+    """Whether a field needs no flag, because the flag of its id field is used for both, because the path sets it (and
+    takes precedence over the body), or because the code that downloads a file in parts sets it."""
     by_path = parameter.name == "site_id" and (operation.path.startswith("/sites/{id}") or operation.inner_list)
     by_part = operation.in_parts and parameter.name in ("offset", "limit", "version")
     return bool(by_path) or by_part or operation.parameter(f"{parameter.name}_id") is not None
@@ -187,8 +187,7 @@ def _type_of_one(parameter: Parameter) -> click.ParamType[Any]:
 
 
 class Name(click.ParamType[str]):
-    """The name or id of a thing in a list. The shell completes it by asking the service, which gets little time to
-    answer."""
+    """The name or id of an entry of a list. For shell completion the service is asked, with a short timeout."""
 
     name = "name"
 
@@ -225,7 +224,7 @@ NONE: Final = object()
 
 
 class OrNone(click.ParamType[Any]):
-    """A value, or the word `none`. A thing with that name must be given by its id."""
+    """A value, or the word `none`. A resource named `none` must be given by its id."""
 
     def __init__(self, inner: click.ParamType[Any]) -> None:
         self._inner = inner

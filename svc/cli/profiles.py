@@ -46,7 +46,7 @@ class ProfileFile:
 
 @dataclass(frozen=True)
 class Choice:
-    """The flags of this command line; None for those not given."""
+    """The flags of this command line that choose a service; None for a flag that was not given."""
 
     profile: str | None = None
     url: str | None = None
@@ -62,7 +62,7 @@ def profile_path(environment: Mapping[str, str]) -> Path:
 
 
 def load(environment: Mapping[str, str]) -> ProfileFile:
-    """The stored profiles; none without a file. Raises `Failure` for a file that must not be read."""
+    """The stored profiles; empty if there is no file. Raises `Failure` for a file that cannot be used."""
     path = profile_path(environment)
     try:
         stored = yaml.safe_load(path.read_text()) or {}
@@ -125,8 +125,8 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
     if socket is not None:
         token = environment.get("SVC_TOKEN") if choice.token is None else choice.token
         if token == "":
-            # The user meant to give a token, but it is empty. Without this check the command would run as the
-            # administrator, if the user is root.
+            # The user meant to give a token, but the variable is empty. Without this check, a command of root would run
+            # as the administrator.
             hint = "give the token that is missing, or unset SVC_TOKEN to act as this server's administrator"
             raise Failure(Exit.INVALID, "the API token is empty; nothing was done", hint)
         return Profile(url=LOCAL_URL, token=token, socket=str(socket))
@@ -145,8 +145,8 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
 
 
 def normal_url(given: str) -> str:
-    """`https://host:port` from an address as users type it: with or without the scheme. Raises `Failure` for another
-    scheme, a path, a query, a user name or no host."""
+    """The URL `https://host:port` of an address that a user typed, with or without the scheme. Raises `Failure` if the
+    address has another scheme, a path, a query or a user name, or no host."""
     url = given if "://" in given else f"https://{given}"
     try:
         parts = urlsplit(url)

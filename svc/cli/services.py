@@ -1,7 +1,7 @@
-"""Which of the two services a command line is for; its commands are generated from that service's operations.
+"""Finds out which of the two services a command line is for: the commands are generated from that service's operations.
 
-An explicitly named service decides (a socket, an address, a profile); else the current profile; else a panel that is
-installed on this server or whose core listens here; else the controller, since most command lines are for it.
+In this order: a service that the user names (by a socket, an address or a profile); the current profile; a panel that
+is installed on this server, or whose core listens here; the controller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CORE_SOCKET: Final = Path("/run/svc-panel/core.sock")
 PANEL_CONFIGURATION: Final = Path("/etc/svc/panel.toml")
-"""Installed by the package: a machine with this file is a panel's, even while the core is restarting."""
+"""The panel's package installs this file: a server that has it is a panel, even while the core restarts."""
 SOCKET_VARIABLE: Final = "SVC_SOCKET"
 PANEL_PORT: Final = 7443
 
@@ -31,7 +31,7 @@ class ServiceKind(StrEnum):
 
 
 def registry_of(kind: ServiceKind) -> Registry[Any]:
-    """Loading every model of the service takes half a second."""
+    """The registry of the service. Loading all of its models takes half a second."""
     if kind is ServiceKind.PANEL:
         from svc.panel.catalogue import panel_registry
 
@@ -47,8 +47,8 @@ def service_of(
     socket: Path = CORE_SOCKET,
     installed: Path = PANEL_CONFIGURATION,
 ) -> ServiceKind:
-    """The service that the command line `arguments` is for. Options are searched for before click parses them: the
-    commands that would define them depend on the result."""
+    """The service that the command line `arguments` is for. This runs before click parses the options, since the
+    commands that define them depend on the result."""
     if _option(arguments, "--socket") or environment.get(SOCKET_VARIABLE):
         return ServiceKind.PANEL
     url, named = _option(arguments, "--url"), _option(arguments, "--profile")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """One command line. Flags given to `svc` itself are the defaults for those of the command."""
+    """The shared options of one command line. Options given to `svc` itself are the defaults of the command's."""
 
     service: Service
     kind: ServiceKind = ServiceKind.CONTROLLER
@@ -50,7 +50,8 @@ class Session:
 
 
 def session_parameters(taken: Collection[str] = ()) -> list[click.Parameter]:
-    """The shared options, without flags that the command has itself: those go before the command's name."""
+    """The shared options. A shared option whose flag the command uses for itself is left out; it can be given before
+    the command's name."""
     options = (
         click.Option(["--profile", "session_profile"], metavar="NAME", help="The profile to use [env: SVC_PROFILE]."),
         click.Option(["--url", "session_url"], metavar="URL", help="The service to talk to [env: SVC_URL]."),
@@ -77,7 +78,7 @@ def session_parameters(taken: Collection[str] = ()) -> list[click.Parameter]:
 
 
 def narrow(session: Session, given: dict[str, Any]) -> Session:
-    """Take the shared options out of `given` and lay them over the session's."""
+    """Remove the shared options from `given`, and return the session with these values in place of its own."""
     choice, style = session.choice, session.style
     changes = {
         "profile": given.pop("session_profile", None),

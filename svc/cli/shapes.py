@@ -1,7 +1,7 @@
-"""How a table shows an answer that is more than a row: a machine's network, a group's rules, an order's task.
+"""How tables show answers with nested parts: a machine's network, a group's rules, the task of an order.
 
-An answer is recognised by its members, not by the command that got it, so equal answers look alike everywhere. JSON and
-YAML are not affected.
+An answer is recognised by its members and not by the command, so the same kind of answer looks alike in all commands.
+JSON and YAML are not affected.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def shaped(answer: Any) -> Any:
 
 
 def networking(answer: Mapping[str, Any]) -> Fields:
-    """A machine's network: whether it is in force, and one address a line."""
+    """A machine's network: whether the host has applied it, and one address per line."""
     fields: Fields = {"status": answer["status"]}
     if answer["error"]:
         fields["error"] = answer["error"]
@@ -123,7 +123,7 @@ def _row(row: Any) -> Any:
 
 
 def _nameless_target(entry: Mapping[str, Any]) -> str:
-    """The target of a refused operation: its name was not looked up, so a part of the id identifies it."""
+    """The target of a refused operation, as the first part of its id: the name of the target was not looked up."""
     given = entry.get("target_id") or ""
     return f"{entry['target_kind']} {given[:8] if is_id(given) else given}".rstrip()
 
@@ -133,7 +133,7 @@ def _is_network(row: Any) -> bool:
 
 
 def _network(row: Mapping[str, Any]) -> Fields:
-    """The names of its pools only: `pool list` shows the rest."""
+    """A network with only the names of its pools; `pool list` shows the rest."""
     return {**row, "pools": ", ".join(pool["name"] for pool in row["pools"])}
 
 

@@ -18,7 +18,7 @@ from svc_actors.tracing import TracingSettingsError
 
 @asynccontextmanager
 async def one_line_failures() -> AsyncIterator[None]:
-    """Report in one line why the service cannot start, or had to stop. The person who starts it needs no traceback."""
+    """Report in one line, without a traceback, why the service cannot start or had to stop."""
     try:
         yield
     except Exception as error:

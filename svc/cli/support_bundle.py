@@ -155,7 +155,7 @@ async def _rows(database: Database, sql: str) -> list[dict[str, Any]] | str:
 
 
 async def _journal(unit: str) -> bytes:
-    """The last lines of a unit, if systemd's journal exists and this account may read it."""
+    """The last log lines of a systemd unit, if there is a journal and this account may read it."""
     program = shutil.which("journalctl")
     if program is None:
         return b"not to be had: there is no journalctl on this machine\n"

@@ -20,7 +20,7 @@ import asyncclick as click
 from svc_common.characters import CONTROLS, TURNING
 
 _HIDDEN: Final = re.compile(rf"(?![\t\n])[{CONTROLS}{TURNING}\ud800-\udfff]")
-"""Lone surrogates as well: no terminal encoding has them, and printing one raises an error."""
+"""Lone surrogates are included, because no encoding of a terminal has them, and printing one raises an error."""
 _STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "dim": {"dim": True},
     "green": {"fg": "green"},

@@ -1,9 +1,9 @@
 """Uploads a file of this computer to a site, or an archive to be imported, in parts that may arrive in any order
 (docs/files.md, docs/imports.md).
 
-An interrupted upload resumes: the service keeps the parts of an unfinished upload for a day, and an upload with the
-same path and size is assumed to be of the same file. The hash of the whole file is compared before the file takes its
-place, so a wrong guess is noticed.
+An interrupted upload resumes: the service keeps the parts of an unfinished upload for a day, and an unfinished upload
+with the same path and size is assumed to be of the same file. If it was of another file, the hash of the whole shows
+that before the file is put in place.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ async def _finish(client: Client, parts: str, whole: str, digest: str) -> Any:
     except Failure as failure:
         if failure.exit_code != Exit.INVALID:
             raise
-        # The parts that were sent before belong to another file, or this file has changed meanwhile: none of the parts
-        # can be used.
+        # The parts that were sent earlier belong to another file, or this file has changed since. So all parts are
+        # discarded.
         await client.call("DELETE", whole)
         raise Failure(
             Exit.CONFLICT, "the unfinished upload is of a different file; nothing was changed", "try again"

@@ -1,9 +1,9 @@
 """`svc vm vnc NAME`: a machine's screen for any VNC viewer, on a port of this computer's loopback.
 
-Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback. RFB starts anew
-with each connection, so a viewer whose console is lost (the controller was replaced) is disconnected; a viewer that
-connects while the controller or the node is away waits for it. Every user of this computer can reach the port, so a
-viewer is accepted only if the kernel says that it runs as this user.
+Each viewer that connects gets its own ticket and websocket. The port is on loopback only. RFB cannot be resumed, so a
+viewer whose console is lost (when the controller was replaced, for example) is disconnected. A viewer that connects
+while the controller or the node is unavailable waits until it is back. Every user of this computer can reach the port,
+so a viewer is accepted only if the kernel says that it runs as this user.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 
 
 class WorkKind(Enum):
-    """Each kind has its noun for messages, the last part of the path of its log, and the field that numbers the log's
-    lines."""
+    """A kind of work: its noun in messages, the last part of the path of its log, and the field with the number of a
+    log line."""
 
     TASK = "task", "events", "position"
     JOB = "job", "log", "seq"
@@ -31,7 +31,7 @@ class Work:
 
 
 def started_by(answer: Any) -> Work | None:
-    """The work that an answer starts: the answer itself, or what it names."""
+    """The work that was started, if any: the answer itself, or the task or job that the answer names."""
     match answer:
         case {"op": _, "progress": _, "id": id_} | {"task": {"id": id_}}:
             return Work(WorkKind.TASK, str(id_))

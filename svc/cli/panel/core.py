@@ -1,7 +1,7 @@
 """`svc panel core`: holds the panel's state and drives the server, as root, on a Unix socket alone.
 
-SIGTERM and SIGINT stop it. It closes and reopens by itself when a recovery turns it into another server
-(`svc.service.panel.core`).
+SIGTERM and SIGINT stop the core. When a recovery turns this server into another one, the core closes and opens again by
+itself (`svc.service.panel.core`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
 
 
 async def _ended(signals: AsyncIterator[int], reopen: trio.Event) -> bool:
-    """Serve until the core ends. True if it must stop; False if it must reopen as another server."""
+    """Serve until the core ends. Returns True if it was stopped, False if it must open again as another server."""
     ended = False
 
     async def wait_for_signal(scope: trio.CancelScope) -> None:

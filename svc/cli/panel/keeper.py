@@ -22,5 +22,5 @@ def keeper(data: Path) -> None:
 
     The core starts a keeper if none runs. When a keeper ends, the programs keep running, and the next keeper takes them
     over."""
-    # This process is replaced by the keeper: otherwise the command line's modules would stay in its memory for ever.
+    # The keeper replaces this process by exec, so that the modules of the command line do not stay in its memory.
     os.execv(PROGRAM[0], [*PROGRAM, str(data.resolve())])  # noqa: S606 - no shell is wanted

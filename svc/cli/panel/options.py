@@ -182,8 +182,8 @@ def _both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | Non
 
 
 def _update_source(named: str | None) -> str | None:
-    """Releases are signed, so the transport need not be trusted; but only HTTPS keeps others from withholding a release
-    unseen."""
+    """Validate the address of the update source. Releases are signed, so the transport need not protect their content;
+    HTTPS is required so that nobody on the way can withhold a release unnoticed."""
     if not named:
         return None
     parts = urlsplit(named)

@@ -1,4 +1,4 @@
-"""`svc panel stop`: stops the programs that serve the sites as well; stopping the core alone leaves them running."""
+"""`svc panel stop`: stops the programs that serve the sites. They keep running when only the core is stopped."""
 
 from __future__ import annotations
 
