@@ -178,7 +178,7 @@ class Agent:
             raise HostError(
                 FailureCode.UNSUPPORTED,
                 "This agent was not started by its launcher, so it cannot replace itself. Nothing was changed.",
-                "Install it by the command that `svc node add` prints, or from the package svc-nodeagent.",
+                "Install the agent with the command that `svc node add` prints, or from the package svc-nodeagent.",
             )
         try:
             await self._upgrader.upgrade(operation, self.open_stream, report)

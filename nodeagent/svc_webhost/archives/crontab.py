@@ -84,7 +84,7 @@ def typed(task: FoundTask, sites: Sequence[FoundSite]) -> Task:
     except ValueError:
         raise NoTaskError("its quotes do not match") from None
     if not words:
-        raise NoTaskError("it says no command")
+        raise NoTaskError("it has no command")
     program, rest = words[0], words[1:]
     if _FETCHERS.fullmatch(program):
         return _fetched(task, rest, sites)

@@ -91,7 +91,7 @@ class SqlLook:
                 raise NoDumpError("It is text in UTF-16, as PowerShell writes it: convert it to UTF-8 first.")
             piece = piece.removeprefix(_UTF_8)
         if b"\0" in piece:
-            raise NoDumpError("It holds bytes that no SQL has: it is text in UTF-16, or no text at all.")
+            raise NoDumpError("It contains NUL bytes: it is text in UTF-16, or not text at all.")
         if not self._has_statement:
             self._find_statement(piece)
         if at_line_start:
