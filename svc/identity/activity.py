@@ -58,9 +58,9 @@ async def audit_page(
     known_total: Condition | None = None,
     blocks: Blocks | None = None,
 ) -> Page[AuditEntry]:
-    """A page of the audit entries that meet all of `where`, newest first. A customer sees the address of their own
-    actions only, not of other people's or of the operator of a support session. `known_total` is the number of entries
-    without `q`, if it is known without counting; `blocks` are maintained counts of parts of the list
+    """A page of the audit entries that meet all of `where`, newest first. A customer sees the client addresses of their
+    own actions only, not those of other people or of the operator of a support session. `known_total` gives the number
+    of entries without `q`, if a maintained count has it; `blocks` are maintained counts of parts of the list
     (`svc.registry.paging.Blocks`)."""
     rows, total = await paginate(
         queryable,

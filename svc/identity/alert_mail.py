@@ -1,12 +1,12 @@
 """Alerts by mail to operators: what opened and what closed, several in one mail.
 
 Invariants:
-- an operator gets mail about an alert when it opens, when it becomes critical, and when it has closed, once each, in
-  the transaction that records it (`alerts_mailed`); an alert that closed before it was mailed is never mailed;
-- alerts are gathered for `GATHER`, and an operator gets at most one mail of them every `PAUSE`: a node that goes down
-  with a hundred machines is one mail, and an alert that flaps is twelve an hour;
-- each operator chooses the least severity. Acknowledged alerts are no longer mailed, nor is the alert about mail
-  itself.
+- an operator gets one mail when an alert opens, one when it becomes critical and one when it has closed. Each is queued
+  in the transaction that records it (`alerts_mailed`). An alert that closed before it was mailed is never mailed;
+- alerts are collected for `GATHER`, and an operator gets at most one mail of alerts per `PAUSE`: a node that goes down
+  with a hundred machines makes one mail, and an alert that flaps at most twelve an hour;
+- each operator chooses the lowest severity that is mailed. Acknowledged alerts are not mailed, nor is the alert about
+  mail itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ operations = Operations[IdentityServices]()
 
 LOOK_SECONDS: Final = 10.0
 GATHER: Final = timedelta(seconds=30)
-"""One cause raises its alerts within this time, and an alert that has closed by then needs nobody's attention."""
+"""All alerts of one cause open within this time, and an alert that closes within it needs nobody's attention."""
 PAUSE: Final = timedelta(minutes=5)
 _LASTS: Final = timedelta(days=1)
 
@@ -182,5 +182,5 @@ async def _tell(outbox: Outbox, user_id: UUID, tx: Transaction) -> None:
 
 
 def _oldest(opened: list[Record], closed: list[Record]) -> datetime:
-    """When the oldest unmailed change was; far in the future if there is none."""
+    """The time of the oldest change that was not mailed yet; a time in the far future if there is none."""
     return min((row["at"] for row in [*opened, *closed]), default=datetime.max.replace(tzinfo=UTC))

@@ -104,7 +104,7 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
     scope=Scope.WRITE,
 )
 async def acknowledge(context: Context[IdentityServices], request: AlertRequest) -> Alert:
-    """Mark an alert as seen. The first person to acknowledge stays recorded, once for the provider and once for the
+    """Mark an alert as seen. The first person to acknowledge it is recorded, separately for the provider and for the
     project."""
     principal = context.principal
     whose = "acknowledged" if principal.is_operator else "customer_acknowledged"
@@ -125,6 +125,6 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
 
 
 async def forget_who_acknowledged(tx: Transaction, user_id: UUID) -> None:
-    """When a person is deleted, their acknowledgements stay without a name."""
+    """Remove a person's name from the alerts that they acknowledged; the alerts stay acknowledged."""
     await tx.execute("UPDATE alerts SET acknowledged_by = NULL WHERE acknowledged_by = $1", user_id)
     await tx.execute("UPDATE alerts SET customer_acknowledged_by = NULL WHERE customer_acknowledged_by = $1", user_id)

@@ -68,7 +68,7 @@ class AuditPart(Model):
     scope=Scope.READ,
 )
 async def export(context: Context[IdentityServices], request: AuditExportRequest) -> AuditPart:
-    """Pages by id, so that rows written meanwhile shift nothing."""
+    """Pages are cut by id, so that rows written between two requests move no row to another page."""
     where = [*request.conditions(), Condition("id > $1", (request.after,))]
     entries = await audit_in_order(context.services.database, context.principal, where, request.limit)
     return AuditPart(entries=entries, next_after=entries[-1].id if len(entries) == request.limit else None)

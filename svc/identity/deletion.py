@@ -12,8 +12,8 @@ from svc_actors.store import Transaction
 
 
 async def remove_person(tx: Transaction, user_id: UUID) -> None:
-    """Delete them with their sessions, tokens, links, second factor and support sessions. Raises
-    `ForeignKeyViolationError` if they still own something."""
+    """Delete the person with their sessions, tokens, links, second factor and support sessions. Raises
+    `ForeignKeyViolationError` if the person still owns something."""
     await sessions.end_all(tx, user_id)
     await tx.execute("DELETE FROM impersonations WHERE $1 IN (customer_id, operator_id)", user_id)
     await alerts.forget_who_acknowledged(tx, user_id)

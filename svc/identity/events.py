@@ -70,8 +70,8 @@ async def events(context: Context[IdentityServices], request: EventsRequest) -> 
 
 
 async def views_of(database: Database, realm: Realm, principals: Sequence[Principal]) -> list[View | None]:
-    """What each of these readers may see now; None once their session, token or account has ended. One query for
-    all."""
+    """What each of these readers may see now, by a single query; None for a reader whose session, token or account has
+    ended."""
     rows = await database.fetch(
         _VIEWS.format(projects=realm.projects_of("u.id")),
         [principal.user_id for principal in principals],
@@ -97,8 +97,8 @@ def _view(role: Role, projects: frozenset[UUID], user_id: UUID, public_kinds: fr
             return False
         if event.project_id is None:
             return event.kind in public_kinds
-        # As in GET /activity, people see only their own activity: names and refused attempts of others are not shown to
-        # them.
+        # As in GET /activity, customers see only their own activity, and neither the names nor the refused attempts of
+        # others.
         own = event.kind != EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
         return own and event.project_id in projects
 

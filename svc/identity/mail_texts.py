@@ -18,7 +18,8 @@ _MOST_LINES: Final = 50
 
 
 def link(base_url: str, token: str) -> str:
-    """The token is behind `#`, so that no server and no proxy on the way writes it into its log."""
+    """The link with the token in its fragment, behind `#`: browsers send no fragment, so the token is in no log of a
+    server or proxy."""
     return f"{base_url}/#/set-password?token={token}"
 
 
@@ -36,7 +37,8 @@ def invitation(settings: Settings, name: str, email: str, url: str, until: datet
 def member_invitation(
     settings: Settings, name: str, account: str, domain: str | None, role: str, url: str, until: datetime | None
 ) -> tuple[str, str]:
-    """`domain` None means the whole account. `until`: the link sets a first password, and is valid until then."""
+    """`domain` None: the invitation is to the whole account. `until`: given if the link sets a first password; the link
+    is valid until then."""
     what = f"the site {one_line(domain)}" if domain is not None else "their sites"
     ways = [f"To see the invitation and accept it, sign in at\n\n    {url}"]
     if until is not None:
@@ -67,7 +69,7 @@ def password_reset(settings: Settings, name: str, url: str, until: datetime) -> 
 def sign_in(
     settings: Settings, name: str, at: datetime, address: str, browser: str, what_is_new: str, url: str
 ) -> tuple[str, str]:
-    """`browser` is the browser's own claim, which anybody can forge."""
+    """`browser` is what the browser says of itself, which anybody can forge."""
     return f"New sign-in to {settings.service_name}", body(
         settings,
         f"Hello {one_line(name)},",
@@ -80,7 +82,7 @@ def sign_in(
 def second_factor(
     settings: Settings, name: str, what: str, at: datetime, address: str | None, url: str
 ) -> tuple[str, str]:
-    """`what` is the sentence of `notices` that says what changed; with `address` None the mail names no address."""
+    """`what` is the sentence of `notices` that says what changed. If `address` is None, the mail names no address."""
     where = [f"    Address:  {one_line(address)}"] if address is not None else []
     return f"The second factor of your account at {settings.service_name}", body(
         settings,
@@ -92,7 +94,7 @@ def second_factor(
 
 
 def alerts(settings: Settings, url: str, opened: Sequence[Record], closed: Sequence[Record]) -> tuple[str, str]:
-    """Rows with `severity`, `message` and `at`, of those that opened and those that closed."""
+    """`opened` and `closed` are rows of alerts, each with `severity`, `message` and `at`."""
     counts = [f"{len(rows)} {word}" for rows, word in ((opened, "opened"), (closed, "closed")) if rows]
     if len(opened) + len(closed) == 1:
         [row] = [*opened, *closed]

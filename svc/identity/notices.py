@@ -32,14 +32,14 @@ CODES_RENEWED: Final = "Your account has new recovery codes. The previous ones n
 log = structlog.get_logger(__name__)
 
 MAILS_AN_HOUR: Final = 5
-"""A limit, so that somebody who has the password cannot fill the mailbox with notices of it."""
+"""A limit, so that somebody who knows the password cannot fill the person's mailbox with notices."""
 
 
 async def tell_of_sign_in(
     tx: Transaction, outbox: Outbox, person: Person, recognised: Recognition, address: str, user_agent: str | None
 ) -> None:
-    """Write the mail if the browser or the address is new. `person` is as before the sign-in. A full queue is logged
-    and never prevents the sign-in."""
+    """Queue the mail about a sign-in if its browser or its address is new. `person` is the record from before the
+    sign-in. If the queue is full, that is only logged: it never prevents the sign-in."""
     new = recognised.new
     if new is None or person.last_sign_in_at is None or not outbox.configured:
         return
@@ -74,7 +74,8 @@ def code_used(left: int) -> str:
 async def tell_of_second_factor(
     tx: Transaction, outbox: Outbox, person: Person, what: str, address: str | None
 ) -> None:
-    """Write the mail in the transaction of the change. A full queue is logged and never prevents the change."""
+    """Queue the mail about a change of the second factor, in the transaction of the change. If the queue is full, that
+    is only logged: it never prevents the change."""
     if not outbox.configured:
         return
     at: datetime = await tx.fetchval("SELECT now()")
@@ -89,8 +90,8 @@ async def tell_of_second_factor(
 async def write_notice(
     tx: Transaction, outbox: Outbox, person: Person, *, kind: MailKind, subject: str, text: str
 ) -> ServiceError | None:
-    """Write the mail in the transaction of the change. Returns the error if it could not be written (the queue is full,
-    the address is invalid), for the caller to log."""
+    """Queue the mail in the transaction of the change. If it cannot be queued (the queue is full, or the address is
+    invalid), the error is returned for the caller to log."""
     mail = NewMail(kind=kind, recipient=person.email, subject=subject, text=text, lasts=_LASTS, user_id=person.id)
     try:
         await outbox.write(tx, mail)

@@ -4,7 +4,7 @@ Invariants:
 - a link works once, for a limited time, and only while the address that it was sent to is still the person's and they
   are not suspended; only its SHA-256 is stored. Setting a password, in whatever way, ends all links of the person;
 - a request for a link reveals nothing about who has an account, neither by its answer nor by its time: the same two
-  rows are written for every address, and a background loop looks up the account later;
+  rows are written for every requested address, and a background loop looks up the account later;
 - setting a password by a link ends every session of that person.
 """
 
@@ -43,9 +43,9 @@ INVITATION_LASTS: Final = timedelta(days=3)
 """Long enough for a weekend."""
 RESET_LASTS: Final = timedelta(hours=1)
 MAILS_AN_HOUR: Final = 3
-"""Per account. Its owner already has a valid link, and other people's requests must not fill the mailbox."""
+"""The most mails per account: its owner has a valid link by then, and requests of others must not fill the mailbox."""
 ASKS_AN_HOUR: Final = 10
-"""Per source: an IPv4 address or an IPv6 /64."""
+"""The most requests per source, which is an IPv4 address or an IPv6 /64."""
 MOST_WAITING: Final = 1_000
 CHANNEL: Final = "password-asks"
 _LOOK_SECONDS: Final = 30.0
@@ -100,7 +100,8 @@ async def invite(context: Context[IdentityServices], request: InviteRequest) -> 
 
 
 async def send_invitation(tx: Transaction, outbox: Outbox, person: Person) -> Invitation:
-    """Mail a link if and when `tx` commits; the person's earlier links end. Raises what `Outbox.write` does."""
+    """Queue a mail with a link, which is sent once `tx` has committed. The person's earlier links end. Raises what
+    `Outbox.write` raises."""
     token, until = await first_password_link(tx, person)
     settings = await read_settings(tx)
     url = mail_texts.link(outbox.base_url, token)
@@ -121,7 +122,7 @@ async def send_invitation(tx: Transaction, outbox: Outbox, person: Person) -> In
 
 
 async def first_password_link(tx: Transaction, person: Person) -> tuple[str, datetime]:
-    """The token of an invitation's link and its expiry; the person's earlier links end."""
+    """Create an invitation's link; returns its token and its expiry. The person's earlier links end."""
     await revoke_links(tx, person.id)
     return await _new_link(tx, person.id, person.email, INVITATION_LASTS)
 
@@ -148,7 +149,7 @@ async def forgot(context: Context[IdentityServices], request: ForgotPasswordRequ
             hashlib.sha256(email.encode()).hexdigest(),
             source,
         )
-        # The address is not recorded: what was typed may be a password.
+        # The audit does not get the address, since the user may have typed a password in its place.
         await audit.record(tx, context.caller, Target("user", None, None))
         tx.announce(CHANNEL)
 
@@ -190,7 +191,7 @@ async def set_password(context: Context[IdentityServices], request: SetPasswordR
 
 
 class ResetRequests:
-    """Answers requests for links: the loop that looks up the address and mails the link."""
+    """The loop that answers requests for links: it looks up the account of the address and mails the link."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:
         self._database = database
@@ -273,8 +274,8 @@ async def revoke_everybodys_links(tx: Transaction) -> None:
 
 
 async def forget_old_links(database: Database) -> None:
-    """Remove expired links, and requests, answered or not, that are too old to count: nobody still expects a link from
-    them. The composer runs this periodically."""
+    """Remove expired links, and requests that are too old to count for the limits, answered or not: nobody expects a
+    link from such a request any longer. The composer runs this periodically."""
     await database.execute("DELETE FROM password_links WHERE expires_at < now()")
     await database.execute("DELETE FROM password_asks WHERE asked_at < now() - interval '1 hour'")
 
@@ -307,7 +308,8 @@ async def _owner(queryable: Queryable, token_hash: bytes) -> UUID | None:
 
 
 async def _admit(tx: Transaction, source: str) -> None:
-    """Limit requests per source and in total, independently of the account they name."""
+    """Limit the requests of one source, and all requests together, whatever account they name. Raises `rate_limited`
+    and `unavailable`."""
     row = await tx.fetchone(
         """
         SELECT count(*) AS asked, ceil(extract(epoch FROM min(asked_at) + interval '1 hour' - now()))::integer AS left

@@ -1,7 +1,7 @@
 """Passwords of people: argon2id (RFC 9106; 19 MiB, two passes) in separate threads, so that it blocks nothing else.
 
-Invariants: an unknown person costs the same hash as a known one; at most `parallel` hashes run at once, and the queue
-for them is bounded.
+Invariants: a sign-in of an unknown person computes the same hash as that of a known one; at most `parallel` hashes are
+computed at once, and the queue for them is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
 class Passwords:
-    """`hashed` counts the hashes computed, for figures and for tests of equal cost."""
+    """`hashed` counts the computed hashes: for metrics, and for tests that unknown and known people cost the same."""
 
     def __init__(self, *, parallel: int = 2, hasher: PasswordHasher = _HASHER) -> None:
         self._hasher = hasher
@@ -41,7 +41,8 @@ class Passwords:
         return await trio.to_thread.run_sync(self._hasher.hash, password, limiter=self._threads)
 
     async def verify(self, stored: str | None, password: str) -> bool:
-        """Whether the password is the one of `stored`; False, at the same cost, when nothing is stored."""
+        """Whether the password matches the hash `stored`. If nothing is stored, the result is False, at the same
+        cost."""
         self.hashed += 1
         matches = await trio.to_thread.run_sync(
             self._matches, stored or self._nobody, password[: MAX_LENGTH + 1], limiter=self._threads

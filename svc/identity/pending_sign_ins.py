@@ -1,8 +1,8 @@
-"""Sign-ins for which the password was right and the code is missing. They are no sessions: all that they allow is to
-give the code.
+"""Pending sign-ins: the password was right and the code is missing. A pending sign-in is no session: it only allows the
+person to give the code.
 
-Invariants: one leads to at most one session; it ends after `LASTS`, and after `WRONG_CODES` wrong codes; only its
-SHA-256 is stored; it ends with anything that ends the person's sessions.
+Invariants: a pending sign-in leads to at most one session; it ends after `LIFETIME`, after `WRONG_CODES` wrong codes,
+and whenever the person's sessions are ended; only the SHA-256 of its token is stored.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from uuid import UUID
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable, Transaction
 
-LASTS: Final = timedelta(minutes=5)
+LIFETIME: Final = timedelta(minutes=5)
 WRONG_CODES: Final = 5
 """After so many wrong codes the sign-in starts again with the password."""
 
 
 async def create(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
-    """Returns the token for the caller's next request, and its expiry."""
+    """Create a pending sign-in; returns the token for the caller's next request, and its expiry."""
     token = new_secret()
     until: datetime = await tx.fetchval(
         """
@@ -29,13 +29,13 @@ async def create(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
         """,
         fingerprint(token),
         user_id,
-        LASTS,
+        LIFETIME,
     )
     return token, until
 
 
 async def owner(queryable: Queryable, token: str) -> UUID | None:
-    """The person who may still complete it."""
+    """The person whose pending sign-in this token may complete; None if it has ended."""
     user_id: UUID | None = await queryable.fetchval(
         """
         SELECT p.user_id FROM pending_sign_ins AS p JOIN users AS u ON u.id = p.user_id
@@ -43,7 +43,7 @@ async def owner(queryable: Queryable, token: str) -> UUID | None:
           AND u.suspended_at IS NULL
         """,
         fingerprint(token),
-        LASTS,
+        LIFETIME,
     )
     return user_id
 
@@ -71,5 +71,5 @@ async def end_everybodys(tx: Transaction) -> None:
 
 
 async def forget_expired(database: Database) -> None:
-    """The composer runs this periodically."""
+    """Remove expired pending sign-ins. The composer runs this periodically."""
     await database.execute("DELETE FROM pending_sign_ins WHERE expires_at < now()")

@@ -1,7 +1,7 @@
 """The records of a person, and the rules that no change of them may break.
 
 Invariants: an email address belongs to one person; there is always an administrator who can sign in, and no
-administrator revokes their own role.
+administrator removes their own role.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc_common.errors import conflict, not_found
 
 _ADMINISTRATORS_LOCK = 0x5356_4144
 USER_PIECES = "text_pieces(ARRAY[email, name, company, phone])"
-"""The columns of a person that are searched by substring, as they are indexed."""
+"""The indexed expression for the search of people by a substring."""
 
 PERSON_SELECT = """
 SELECT u.id, u.name, u.email, u.role, u.phone, u.company, u.note, u.suspension_reason, u.suspended_at, u.created_at,
@@ -113,8 +113,8 @@ async def suspend(tx: Transaction, user_id: UUID, reason: str) -> Person:
 
 
 async def keep_an_administrator(tx: Transaction, context: Context[Any], target: Person) -> None:
-    """Called before `target` stops being an active administrator. Raises `conflict` for the caller themselves, and for
-    the last one."""
+    """Called before `target` stops being an active administrator. Raises `conflict` if `target` is the caller, or the
+    last active administrator."""
     if target.role is not Role.ADMINISTRATOR:
         return
     if target.id == context.principal.user_id:

@@ -15,7 +15,8 @@ from svc_actors.store.audit_archive import archive_audit
 async def remove_old_records(
     database: Database, events: EventLog, data_dir: Path, settings: Settings
 ) -> dict[str, int]:
-    """Returns how many of each were removed. Audit rows are written to files below `data_dir` first."""
+    """Remove records older than the settings say; returns how many of each kind were removed. Audit rows are written to
+    files below `data_dir` before they are removed."""
     events.retain(Retention(age=timedelta(days=settings.keep_event_days)))
     return {
         "sessions": await remove_ended_sessions(database, timedelta(days=settings.keep_session_days)),

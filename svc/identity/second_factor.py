@@ -1,8 +1,9 @@
-"""One's own second factor: set up, shown, disabled; and disabled by an administrator for somebody who has lost theirs.
+"""Operations on the caller's own second factor (set up, show, disable), and the administrators' operation that disables
+it for a person who has lost their authenticator.
 
 Invariants: every change needs the password, and a code of the existing factor; failures of both are throttled as at the
 sign-in. The secret and the recovery codes are shown once and never stored in the clear. Every change is mailed to the
-person. API tokens work without a code, as they work without the password.
+person. API tokens need no code, as they need no password.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ async def disable_for(context: Context[IdentityServices], request: PersonSecondF
         if not await second_factor_records.remove(tx, person.id):
             raise conflict("This person has no second factor.")
         await sessions.end_all(tx, person.id)
-        # Recorded without the address: the operator's address is not shown to the person.
+        # The mail names no address: it would be the operator's, which is not shown to the person.
         await notices.tell_of_second_factor(
             tx, context.services.outbox, person, notices.FACTOR_DISABLED_BY_ADMINISTRATOR, None
         )
@@ -257,7 +258,8 @@ async def start_enrolment(context: Context[IdentityServices], tx: Transaction, u
 async def _proof_by(
     context: Context[IdentityServices], tx: Transaction, person: Person, code: str
 ) -> AcceptedCode | None:
-    """Use up a code, throttled; None for a wrong one. The caller has locked the person's row."""
+    """Use up a code, subject to the throttle; None if the code is wrong. The caller holds the lock of the person's
+    row."""
     attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
     await attempt.admit(tx)
     proof = await second_factor_records.use(tx, context.services.sealer, person.id, code)
@@ -267,8 +269,8 @@ async def _proof_by(
 
 
 async def _prove_password(context: Context[IdentityServices], password: str) -> UUID:
-    """Verify the caller's password and return their id: an unattended browser's session is not enough for what
-    follows."""
+    """Verify the caller's password and return the caller's id. A session alone is not enough here, since the browser
+    may be unattended."""
     database, passwords = context.services.database, context.services.passwords
     row = await database.fetchone("SELECT id, email, password_hash FROM users WHERE id = $1", _own_id(context))
     attempt = SignInAttempt(row["email"], context.caller.address, context.browser)

@@ -1,9 +1,10 @@
 """The records of second factors, and the verification of codes.
 
-Invariants: the secret is sealed and recovery codes are stored as keyed marks, so a dump gives access to nothing; a
-factor counts only after a first code of it; a code works once: no time step of an authenticator is accepted twice, and
-the row of a used recovery code is deleted; the same rows are read whatever the code, so the time of an answer reveals
-nothing. Callers hold the lock of the person's row, so that concurrent uses see each other.
+Invariants: the secret is sealed and recovery codes are stored as keyed hashes, so a dump of the database gives no
+access; a factor is in force only once a first code of it was confirmed; a code works once: no time step of an
+authenticator is accepted twice, and the row of a used recovery code is deleted; the same rows are read for every code,
+so the time of an answer reveals nothing. Callers hold the lock of the person's row, so that two concurrent requests
+cannot use the same code.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ async def new_recovery_codes(tx: Transaction, sealer: Sealer, user_id: UUID) -> 
 
 
 async def remove(tx: Transaction, user_id: UUID) -> bool:
-    """Returns whether there was a confirmed one."""
+    """Remove the person's second factor. Returns whether it was a confirmed one."""
     row = await tx.fetchrow("DELETE FROM second_factors WHERE user_id = $1 RETURNING confirmed_at", user_id)
     return row is not None and row["confirmed_at"] is not None
 
@@ -139,10 +140,11 @@ async def end_sessions_without(tx: Transaction) -> None:
 
 
 def _sealed_for(user_id: UUID) -> str:
-    """Bound to the person: a sealed secret copied to another person does not unseal."""
+    """The purpose for which a secret is sealed. It names the person, so a sealed secret that is copied to another
+    person's row cannot be unsealed."""
     return f"second factor of {user_id}"
 
 
 def _plain(code: str) -> str:
-    """Accepts what people type: spaces and hyphens, in either case."""
+    """The code as it is compared: without the spaces and hyphens that people type, and in one case."""
     return "".join(sign for sign in code.lower() if sign.isalnum())

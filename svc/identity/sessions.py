@@ -40,7 +40,7 @@ async def create(
     not_after: datetime | None = None,
     impersonation_id: UUID | None = None,
 ) -> NewSession:
-    """Start a session, ending the one it `replaces`."""
+    """Start a session. The session that it `replaces` ends."""
     if replaces is not None:
         await end(tx, replaces)
     cookie = new_secret()
@@ -62,7 +62,7 @@ async def create(
 
 
 async def end(tx: Transaction, session_id: UUID) -> None:
-    """End one session, and its support session."""
+    """End one session, and the support session that it belongs to, if any."""
     await tx.execute(
         """
         WITH ended AS (DELETE FROM sessions WHERE id = $1 RETURNING impersonation_id)
@@ -74,8 +74,8 @@ async def end(tx: Transaction, session_id: UUID) -> None:
 
 
 async def end_all(tx: Transaction, user_id: UUID) -> int:
-    """End every session of a person, including support sessions in their account and those they lead, and pending
-    sign-ins; returns how many sessions."""
+    """End every session of a person, including support sessions in their account and support sessions that they lead,
+    and their pending sign-ins. Returns how many sessions were ended."""
     await tx.execute(
         "UPDATE impersonations SET ended_at = now() WHERE $1 IN (customer_id, operator_id) AND ended_at IS NULL",
         user_id,
@@ -91,7 +91,7 @@ async def end_all(tx: Transaction, user_id: UUID) -> int:
 
 
 async def end_everybodys(tx: Transaction) -> int:
-    """End every session of everybody; returns how many."""
+    """End every session of every person; returns how many were ended."""
     await tx.execute("UPDATE impersonations SET ended_at = now() WHERE ended_at IS NULL")
     await pending_sign_ins.end_everybodys(tx)
     return await tx.change("DELETE FROM sessions")

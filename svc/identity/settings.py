@@ -1,4 +1,4 @@
-"""The settings that administrators choose for the whole service. An unset one has its default.
+"""The settings that administrators choose for the whole service. A setting that was never set has its default.
 
 This module holds the settings that every service has; each service extends the model by its own and declares the
 operations.
@@ -96,8 +96,7 @@ async def change_settings(
 
 
 async def _require_second_factor(tx: Transaction, asker: UUID | None) -> None:
-    """End the sessions of administrators without a second factor. Raises `conflict` if the caller would be one of
-    them."""
+    """End the sessions of administrators who have no second factor. Raises `conflict` if the caller has none."""
     if asker is not None and (await second_factor_records.state(tx, asker)).confirmed_at is None:
         raise conflict("You have no second factor yourself.", hint="Set one up first: `svc second-factor enrol`.")
     await second_factor_records.end_sessions_without(tx)

@@ -1,7 +1,7 @@
 """Sign-in, sign-out and /me.
 
-Invariants: an unknown person, one without a password and a wrong password get the same answer at the same cost; a
-suspension, and that a code is needed, are shown only after the correct password; a person who has a second factor, or
+Invariants: an unknown person, one without a password and a wrong password get the same answer at the same cost; that a
+person is suspended, or needs a code, is shown only after the correct password; a person who has a second factor, or
 needs one, gets no session without a code of it.
 """
 
@@ -114,7 +114,8 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
     attempt = SignInAttempt(email, context.caller.address, context.browser)
     await attempt.admit(database)
     async with passwords.turn():
-        # Checked again once a slot is free, because failures of requests that were ahead of this one count.
+        # Checked again once a slot is free: requests that were ahead of this one may have failed meanwhile, and their
+        # failures count.
         await attempt.admit(database)
         row = await database.fetchrow(
             """
@@ -134,7 +135,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         )
 
     async def proceed(tx: Transaction) -> LoginResult | CodeNeeded:
-        # Detects a change of the password, or a suspension, while the hash was computed.
+        # The person may have been suspended, or their password changed, while the hash was computed.
         still = await tx.fetchval(
             "SELECT true FROM users WHERE id = $1 AND suspended_at IS NULL AND password_hash = $2 FOR UPDATE",
             row["id"],
@@ -168,7 +169,7 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
         if user_id is None:
             raise _ended()
         person = await person_records.locked(tx, user_id)
-        # Earlier ones of concurrent requests have counted their codes, or used up the sign-in.
+        # Concurrent requests may have counted wrong codes, or used up this pending sign-in.
         if await pending_sign_ins.owner(tx, pending) is None:
             raise _ended()
         attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
@@ -221,7 +222,8 @@ async def _signed_in(
 
 
 def _worth_telling(codes: list[str] | None, proof: AcceptedCode | None) -> str | None:
-    """The change that a sign-in by code made, for the mail to the person; None if it made none."""
+    """The change to the second factor that a sign-in by code made, as text for the mail to the person; None if it made
+    none."""
     if codes is not None:
         return notices.FACTOR_SET_UP
     if proof is not None and proof.recovery_codes_left is not None:
@@ -323,5 +325,5 @@ async def start_session(
 
 
 def _as(caller: Caller, user: SignedIn | Person, via: Via) -> Caller:
-    """The caller as this person, once they have identified themselves."""
+    """The caller for the audit, with the identity of the person who has just signed in."""
     return replace(caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)

@@ -32,7 +32,8 @@ class SignInLink(Model):
 async def start_linked_session(
     context: Context[IdentityServices], tx: Transaction, person: Person, made_by: str
 ) -> LoginResult:
-    """No second factor is asked for: the creator of a link can act as any customer, and vouches for this one."""
+    """Start a session of `person` by a link that `made_by` created. No second factor is needed: the creator of links
+    can act as any customer, and has authenticated this one."""
     await note_sign_in(tx, person.id)
     user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
     return await start_session(context, tx, user, via=Via.SESSION, details={"link_made_by": made_by})

@@ -2,10 +2,10 @@
 Authentication).
 
 Invariants: a support session starts only from an administrator's own browser session, never from a token or from
-another support session, and only in a customer's account; an administrator leads one at a time. Its start and
-everything done in it are in the audit as the customer's, with both parties named, so that the customer can read it. The
-cookie is generated anew at its start and its end. The operator's own session ended when the support session started;
-afterwards a new one starts, which lasts no longer than the old one would have.
+another support session, and only in a customer's account; an administrator leads one at a time. Its start, and
+everything that is done in it, is in the audit among the customer's entries, with the names of both, so that the
+customer can read it. The cookie is generated anew at its start and its end. The operator's own session ended when the
+support session started; afterwards a new one starts, which lasts no longer than the old one would have.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
     if principal.session_id is None:
         raise forbidden("A support session starts from a browser session, never from a token.")
     async with context.services.database.transaction() as tx:
-        # Both people are locked, always in the same order; the lock of the operator's row serialises two starts.
+        # Both rows are locked, always in the same order. The lock of the operator's row serialises two starts by the
+        # same operator.
         await tx.execute("SELECT FROM users WHERE id = ANY($1) ORDER BY id FOR UPDATE", [request.id, principal.user_id])
         customer = await person_records.person(tx, request.id)
         if customer.id == principal.user_id:

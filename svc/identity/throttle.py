@@ -2,11 +2,12 @@
 
 Failures are counted for the account, for the address, and for both together, which is the tightest: guessing from one
 address soon means waits of minutes. An address is an IPv4 address or an IPv6 /64, which is what one subscriber has.
-Attempts during a wait are not evaluated and do not prolong it. Counts expire 15 minutes after the last failure, and the
-account's at a sign-in. Codes of a second factor are counted separately, and more tightly.
+Attempts during a wait are refused unchecked and do not prolong the wait. Counts expire 15 minutes after the last
+failure; a sign-in also clears the count of the account. Codes of a second factor have separate counts with tighter
+limits.
 
-Strangers must not lock the owner out: a browser or an address that has signed in to the account within 90 days is
-familiar. It is limited by its own failures alone, whatever others did to the account or from the address.
+Strangers must not lock the owner out. So a browser or an address from which somebody has signed in to the account
+within 90 days is familiar, and is limited only by its own failures, not by those of others.
 
 Why: docs/decisions/0009-sign-in-throttle-and-second-factors.md.
 """
@@ -23,7 +24,7 @@ from svc_actors.store import Database, Queryable
 from svc_common.errors import rate_limited
 
 FAMILIAR_DAYS = 90
-"""As long as people stay away from a service and still expect to be recognised."""
+"""People who return after a longer time do not expect to be recognised."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,13 @@ PASSWORDS = Limits(
 )
 CODES = Limits(
     "code:",
-    # An attempt at a code proves knowledge of the password, whatever address it comes from. A guessed code is right
-    # once in 333,333 times (three steps of a million codes): with one attempt an hour, once in 38 years.
+    # An attempt at a code comes from somebody who knows the password, so the limit of the account is tight for every
+    # address. A guess is right once in 333,333 times (three time steps, a million codes): at one attempt an hour, once
+    # in 38 years.
     account=_Bound(free=10, longest=3600, forgotten=7200),
     address=_Bound(free=50, longest=60),
     pair=_Bound(free=5, longest=300),
-    # The same limit as the account's: a shared address may be familiar to each of its users.
+    # As tight as the limit of the account: an address that several people share may be familiar because of any of them.
     familiar=_Bound(free=5, longest=3600, forgotten=7200),
 )
 
@@ -159,7 +161,8 @@ class SignInAttempt:
                 )
             ],
         )
-        # Reads see the table as it was before the writes (PostgreSQL, Data-Modifying Statements in WITH).
+        # The reads of this statement see the table as it was before its writes (PostgreSQL, Data-Modifying Statements
+        # in WITH).
         known = await tx.fetch(
             """
             WITH seen AS (

@@ -1,8 +1,9 @@
 """The caller's own API tokens: listed, created (the token is shown once), revoked.
 
-Invariants: a token is created in a session or with the scope admin. It may do no more than the credential that created
-it, and does not outlive it: neither its expiry nor its revocation. Its owner's role bounds it whatever its scopes. A
-token without scopes has its owner's full authority. Only operators may have more than `MOST_TOKENS` unexpired tokens.
+Invariants: a token is created in a session or with the scope admin. A token may do nothing that the credential which
+created it may not, and it ends when that credential expires or is revoked. Whatever its scopes, a token may do nothing
+that its owner's role may not. A token without scopes has its owner's full authority. Only operators may have more than
+`MOST_TOKENS` unexpired tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from svc_common.errors import capacity, forbidden, invalid, not_found, wrong_fie
 operations = Operations[IdentityServices]()
 
 MOST_TOKENS: Final = 100
-"""A person has one for each program; each token is a row, and an entry of the audit."""
+"""A limit, because each token is a row and an audit entry. A person needs one for each program."""
 _COLUMNS = "id, user_id, name, scopes, last_four, created_at, expires_at, last_used_at"
 
 
@@ -173,7 +174,8 @@ async def _require_allowed(tx: Transaction, owner: UUID) -> None:
 
 
 def _check_scopes(realm: Realm, wanted: list[str] | None, own: frozenset[str] | None) -> None:
-    """`own` are the scopes of the creating credential. Full authority includes every scope."""
+    """Check the scopes of a new token. `own` are the scopes of the credential that creates it; None is full authority,
+    which includes every scope."""
     unknown = [scope for scope in wanted or () if scope not in realm.scopes.names]
     if unknown:
         raise wrong_field("scopes", f"{unknown[0]} is not a scope; scopes are {', '.join(realm.scopes.names)}")

@@ -1,4 +1,5 @@
-"""Codes of an authenticator: RFC 6238 with SHA-1, six digits and steps of 30 seconds, as all of them have.
+"""Codes of an authenticator: RFC 6238 with SHA-1, six digits and steps of 30 seconds, which every authenticator
+supports.
 
 Why: docs/decisions/0009-sign-in-throttle-and-second-factors.md.
 """
@@ -34,8 +35,8 @@ def code_at(secret: bytes, step: int) -> str:
 
 
 def step_of(secret: bytes, code: str, now: float, *, after: int) -> int | None:
-    """The step, later than `after`, that `code` belongs to at `now` in Unix seconds; None for any other code. Every
-    code takes the same time."""
+    """The time step whose code is `code`: later than `after`, and near `now` (Unix seconds). None if there is none.
+    Checking takes the same time for every code."""
     current = int(now // STEP_SECONDS)
     found = None
     for step in range(current - _WINDOW, current + _WINDOW + 1):
@@ -45,7 +46,7 @@ def step_of(secret: bytes, code: str, now: float, *, after: int) -> int | None:
 
 
 def in_letters(secret: bytes) -> str:
-    """The secret in base32, as authenticators take it typed."""
+    """The secret in base32, the form in which it is typed into an authenticator."""
     return base64.b32encode(secret).decode()
 
 
@@ -60,6 +61,6 @@ def otpauth_url(secret: bytes, issuer: str, account: str) -> str:
 
 
 def qr_code(url: str) -> str:
-    """The URL as a QR code for a phone to scan: the address of an SVG image that a page shows."""
+    """The URL as a QR code for a phone to scan: an SVG image in a data URI."""
     picture: str = segno.make_qr(url).svg_data_uri(scale=4, light="#fff")
     return picture

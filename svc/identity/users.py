@@ -144,8 +144,8 @@ async def update_person(
 
 
 def check_role(realm: Realm, role: Role) -> None:
-    """Raise `invalid` for a role that this service does not assign. Members are invited by the customer they work
-    for."""
+    """Raise `invalid` for a role that this service does not have, and for members: those are invited by the customer
+    whom they work for."""
     given = realm.roles - {Role.MEMBER}
     if role not in given:
         known = ", ".join(each.value for each in Role if each in given)

@@ -1,8 +1,8 @@
 """Webhooks: endpoints that events are delivered to, and the log of deliveries. Administrators only. Shared by both
 services.
 
-A service gives a `Webhooks`: its events, the columns that select them for an endpoint, and the names of models and
-operations.
+Each service has a subclass of `Webhooks` with its events, the columns that select events for an endpoint, and the names
+of its models and operations.
 """
 
 from __future__ import annotations
@@ -135,16 +135,18 @@ ENDPOINT: Final = """
 
 
 class Webhooks(ABC, Generic[CreateT, UpdateT, TestT]):
-    """The webhooks of one service. Their models have names of its own, since they are in its OpenAPI document."""
+    """The webhooks of one service. The names of the models are the service's own, since its OpenAPI document contains
+    them."""
 
     path: ClassVar[str]
     names: ClassVar[Names]
     columns: ClassVar[tuple[str, ...]]
-    """Of the list of endpoints on the command line."""
+    """The columns of the list of endpoints on the command line."""
     select: ClassVar[str]
-    """The rows of endpoints: `ENDPOINT` and the service's own columns. A constant, as all recorded statements."""
+    """SELECT of endpoints: the columns of `ENDPOINT` and the service's own. A constant, as every recorded statement
+    is."""
     audited: ClassVar[tuple[str, ...]]
-    """What the audit says of a new endpoint."""
+    """The fields of a new endpoint that the audit records."""
 
     endpoint: ClassVar[type[Model]]
     endpoint_with_secret: ClassVar[type[Model]]
@@ -364,12 +366,13 @@ async def _delivery(queryable: Queryable, endpoint_id: UUID, delivery_id: UUID) 
 
 
 def _target(endpoint_id: UUID, row: Record) -> Target:
-    """The audit is kept for years, so it gets only the host of a URL: receivers put keys into paths."""
+    """The audit's target for an endpoint, with only the host of its URL: the path may contain a key of the receiver's,
+    and the audit is kept for years."""
     return Target("webhook", endpoint_id, ReceiverUrl.parse(row["url"]).host)
 
 
 def _page_of(model: type[ModelT]) -> type[Page[ModelT]]:
-    """A page whose model is not known until the service gives it, which is more than type checkers follow."""
+    """The type of a page of this model. The model is known only at run time, so type checkers cannot express it."""
     page: Any = Page
     parametrized: type[Page[ModelT]] = page[model]
     return parametrized

@@ -7,8 +7,9 @@
     )
     async def start(context: Context[Controller], request: MachineRequest) -> Task: ...
 
-The handler and the route already say most of it: the request and response models are the handler's annotations, every
-method but GET is a change, the command is the operation's name, and path parameters are positional arguments.
+Most properties of an operation follow from its handler and its route: the request and response models are the handler's
+annotations, every method but GET is a change, the command is the operation's name, and path parameters are positional
+arguments.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Operations(Generic[ServicesT]):
                     ),
                     access=access,
                     scope=scope,
-                    # A route that redirects counts as a change, even with GET: following the link uses it up.
+                    # A route that redirects counts as a change, even with GET: following such a link uses the link up.
                     mutates=route.method is not Method.GET or presentation is Presentation.REDIRECT,
                     secret=secret,
                     in_support_session=in_support_session,

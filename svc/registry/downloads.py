@@ -1,5 +1,5 @@
-"""Downloads of files in parts, each a JSON object as every answer of the API is. Current downloads are remembered, so
-that one of a thousand parts leaves one row in the audit.
+"""Downloads of files in parts. Each part is a JSON object, as every answer of the API is. Running downloads are
+remembered, so that a download of a thousand parts leaves one row in the audit.
 
 They are remembered in memory only: a download that continues after a restart leaves a second row.
 """

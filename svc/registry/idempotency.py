@@ -7,12 +7,15 @@ Invariants:
   transaction of its own before the work starts; the same key with another request is a conflict, and nothing happens;
 - a key is freed if the work was refused or crashed, so the order can be tried again; if the work succeeded it is kept,
   with the answer sealed, for 24 hours;
-- a claim is a lease that its process renews. If the process dies the lease runs out and the next caller takes the claim
-  over; the work itself must then find what was already made (by a unique column of its own);
-- a key whose order the database has lost (`svc_actors.store.marks`) is refused for as long as it would have been kept.
+- a claim is a lease, renewed by the process that does the work. If that process dies, the lease expires and the next
+  caller takes over the claim. The work itself then has to find what was already created, by a unique column of that
+  resource;
+- a key whose order the database has lost (`svc_actors.store.marks`) is refused for as long as the key would have been
+  kept.
 
-Why the claim is a transaction of its own: an order's work is several transactions, and waits for actors. A claim within
-one of them would be invisible to concurrent callers until it commits, and hold its row's lock against them.
+The claim is a transaction of its own because the work of an order consists of several transactions and waits for
+actors. A claim within one of them would be invisible to concurrent callers until that transaction commits, and would
+block them by the lock of its row.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ T = TypeVar("T")
 KEY_FIELD = "idempotency_key"
 LEASE = 15.0  # Seconds, like all of these. A lease is renewed after a third of it, so one renewal may fail.
 PATIENCE = 120.0
-_CLOCK_MARGIN = 60.0  # How much longer than its length a lease may seem to run; see `claim`.
+_CLOCK_MARGIN = 60.0  # A lease that ends more than LEASE plus this in the future is ignored; see `claim`.
 _FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
 _RELEASE_DEADLINE = 5.0
 
@@ -47,7 +50,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 async def run_idempotent(
     context: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
 ) -> tuple[T, bool]:
-    """The answer of `run`, and whether it is a replay of an earlier one. Without a key `run` is just called.
+    """The answer of `run`, and whether it is the stored answer of an earlier call. Without a key, `run` is called and
+    nothing is stored.
 
     Raises `conflict` if the key was used for a different request, `unavailable` if an earlier caller with this key is
     still at work after two minutes, and what `run` raises.
@@ -74,8 +78,8 @@ async def run_idempotent(
     # Noted before the work: if the database loses this order, its key must be known outside the database.
     order.note()
     answer = await _do(order, run)
-    # The work is done and its answer is right, even if the answer cannot be stored. In that case the lease runs out,
-    # and a repeat finds what the work has created through the unique column of that resource.
+    # The work is done, so its answer is returned even if it cannot be stored. Then the lease expires, and a repeated
+    # call finds what the work has created by the unique column of that resource.
     try:
         await order.keep(answers.dump_json(answer))
     except ServiceError as error:
@@ -100,13 +104,13 @@ async def forget_expired(database: Database) -> int:
 
 
 async def refuse_lost(tx: Transaction, keys: Sequence[tuple[str, str]]) -> None:
-    """Refuse these keys, each with its owner, for 24 hours, unless an answer is kept: the database has lost what was
-    done under them, so a repeat with the same key would be done twice."""
+    """Refuse these keys, each with its owner, for 24 hours, except keys with a stored answer. The database has lost
+    what was done under these keys, so a repeated call would do the work twice."""
     await tx.execute(REFUSE_KEYS, [owner for owner, _ in keys], [key for _, key in keys])
 
 
 async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
-    """Run while renewing the lease; a claim whose work did not succeed is released."""
+    """Do the work while renewing the lease. If the work does not succeed, the claim is released."""
     succeeded = False
     refusal: ServiceError | None = None
     try:
@@ -116,8 +120,7 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
                 answer = await run()
                 succeeded = True
             except ServiceError as error:
-                # Collected here and raised after the nursery has ended, since the nursery would wrap it in an exception
-                # group.
+                # Raised only after the nursery has ended, since the nursery would wrap it in an exception group.
                 refusal = error
                 # After a refusal nothing was done, so the key is forgotten. If the answer to a COMMIT was lost, the
                 # order may have been done: then the key stays noted, and is refused if the database turns out to have
@@ -157,13 +160,13 @@ class _Order:
             self._database.marks.note_key((self._owner, self._key))
 
     def forget(self) -> None:
-        """Remove that record again, since the order was refused."""
+        """Remove the record that `note` wrote, since the order was refused."""
         if self._database.marks is not None:
             self._database.marks.forget_key((self._owner, self._key))
 
     async def claim(self) -> bool:
-        """Take the key: a new one; one past its 24 hours; or one of the same request without an answer, whose lease is
-        over. One statement, so of several callers one succeeds."""
+        """Claim the key if it is new, if its 24 hours are over, or if it is of the same request, has no answer and its
+        lease has expired. This is one statement, so only one of several callers succeeds."""
         claimed = await self._database.fetchval(
             """
             INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
@@ -193,7 +196,7 @@ class _Order:
         row = await self._database.fetchrow(
             "SELECT fingerprint, answer FROM idempotency_keys WHERE owner = $1 AND key = $2", self._owner, self._key
         )
-        # The key was released after `claim` had failed: the next claim will succeed.
+        # The key was released after `claim` had failed, so the next `claim` can succeed.
         if row is None:
             return None
         if row["fingerprint"] == LOST:
@@ -223,7 +226,7 @@ class _Order:
         return self._sealer.unseal(answer, self._purpose)
 
     async def release(self) -> None:
-        """Free the key. If the database does not allow that, the key becomes free when the lease ends."""
+        """Free the key. If the database fails, the key becomes free when the lease expires."""
         try:
             await self._database.execute(
                 "DELETE FROM idempotency_keys WHERE owner = $1 AND key = $2 AND claim = $3",

@@ -61,8 +61,8 @@ _Key = tuple[str, JsonSchemaMode]
 def _schemas(
     entries: Iterable[Entry[Any]], envelope: type[Model]
 ) -> tuple[dict[_Key, JsonObject], dict[str, JsonObject]]:
-    """The schemas of all operations, and the definitions they refer to. One pass over all models, so that a name stands
-    for one schema in the whole document."""
+    """The schemas of all operations, and the definitions that these refer to. All models are passed to pydantic
+    together, so that a name stands for one schema in the whole document."""
     inputs: list[tuple[_Key, JsonSchemaMode, TypeAdapter[Any]]] = [
         (("", "serialization"), "serialization", TypeAdapter(envelope))
     ]
@@ -158,7 +158,8 @@ def _parameter(name: str, place: str, request: JsonObject) -> JsonObject:
 
 
 def _without_null(schema: JsonObject) -> JsonObject:
-    """A parameter that may be omitted is omitted; the text `null` is no valid value."""
+    """The schema without null: a parameter without a value is left out of the query, and the text `null` is no valid
+    value."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
     if schema.get("default") is not None:

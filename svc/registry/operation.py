@@ -26,7 +26,7 @@ from svc_actors.store import Caller, Database
 
 
 class Services(Protocol):
-    """What the registry itself needs of the services that handlers get."""
+    """What the registry itself uses of the services that handlers get."""
 
     @property
     def database(self) -> Database: ...
@@ -40,7 +40,8 @@ ResponseT = TypeVar("ResponseT")
 ServicesT = TypeVar("ServicesT", bound=Services)
 ServicesT_co = TypeVar("ServicesT_co", bound=Services, covariant=True)
 ServicesT_contra = TypeVar("ServicesT_contra", bound=Services, contravariant=True)
-"""A handler that needs fewer services also works with more: identity's operations are in every service's registry."""
+"""Contravariant: a handler that needs few services also works with an object that has more. So identity's operations
+can be in the registry of every service."""
 
 
 class Model(BaseModel):
@@ -113,7 +114,7 @@ class Command:
 
 
 class Presentation(StrEnum):
-    """How a result is put on the wire by svc_http.
+    """How svc_http sends the result.
 
     JSON: the response model. SHELL_SCRIPT and FILE: the handler returns `str` or `bytes`. REDIRECT: the handler
     returns a path of this service. EVENT_STREAM: the handler returns an `svc.registry.streaming.EventStream`.

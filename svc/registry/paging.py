@@ -1,9 +1,9 @@
-"""Paged lists: the query's parameters, the page that answers, and the SQL between them.
+"""Paged lists: the parameters of the query, the page in the answer, and the SQL that reads it.
 
 The cost of a page depends on its own rows, not on the length of the list or the depth of the page: the ids of a page
-are found first, in an index if the requested order has one, and only their rows are read. A long list supplies
-maintained counts (`svc_actors.store.counts`) instead of being counted: of all its rows, of consecutive blocks in its
-order, or of groups with one value each. A page is then found from the nearest position whose count is known.
+are found first, by an index if there is one for the requested order, and only the rows of these ids are read. A long
+list is not counted but has maintained counts (`svc_actors.store.counts`): of all its rows, of consecutive blocks in its
+order, or of groups that share one value. A page is then read from the nearest position whose count is known.
 
 Invariants: rows are sorted by one of the expressions that the list offers, never by the caller's text; ties are broken
 by a unique column, so that pages neither repeat nor skip a row that did not change.
@@ -88,18 +88,19 @@ EVERYTHING = Condition("true")
 class Blocks(NamedTuple):
     """Maintained counts of consecutive blocks in the order `sort`.
 
-    `numbers` is a SELECT of `bound` and `number`, one row a block, in any order: how many rows of the list have a first
-    sort expression from `bound` up to the next higher bound. No row lies below the lowest."""
+    `numbers` is a SELECT of `bound` and `number`, one row for each block, in any order. `number` is how many rows of
+    the list have a first sort expression from `bound` up to the next higher bound. No row of the list is below the
+    lowest bound."""
 
     sort: str
     numbers: Condition
 
 
 class Groups(NamedTuple):
-    """Maintained counts of groups that share one value of what `sort` sorts by.
+    """Maintained counts of groups of rows. All rows of a group have the same value of the expression of `sort`.
 
-    `numbers` is a SELECT of `value` and `number`, one row a group, in any order; `of` gives the condition of a
-    value."""
+    `numbers` is a SELECT of `value` and `number`, one row for each group, in any order; `of` returns the condition for
+    the rows with a value."""
 
     sort: str
     numbers: Condition
@@ -120,8 +121,8 @@ def contains(q: str | None, *columns: str, pieces: str | None = None) -> Conditi
 
 def has_words(q: str | None, *columns: str, words: str) -> Condition:
     """True for rows in which a column contains the text `q`, and each word of `q` starts a word there; without `q`, for
-    all rows. `words` is an indexed expression of `text_words` over these columns. For histories, where an index of
-    every substring would be larger than they are."""
+    all rows. `words` is an indexed expression of `text_words` over these columns. Used for histories, where an index of
+    every substring would be larger than the table."""
     if not q:
         return EVERYTHING
     found = "(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")"
@@ -173,12 +174,12 @@ async def paginate(
     blocks: Blocks | None = None,
     groups: Groups | None = None,
 ) -> tuple[list[Any], int]:
-    """The rows of the requested page, and the number of rows on all pages.
+    """The rows of the requested page, and the total number of rows.
 
     `select` is a SELECT without WHERE, and `args` its own arguments; `source` is the part of its FROM that the
     conditions and orders refer to. Each condition numbers its own arguments from `$1`; `tie` is unique in its table.
-    `known_total` is a SELECT of the number of rows, if it is known without counting; `blocks` and `groups` give those
-    of parts of them. Raises `invalid` for a `sort` that is not offered."""
+    `known_total` is a SELECT of the total from a maintained count, if there is one; `blocks` and `groups` are
+    maintained counts of parts of the list. Raises `invalid` for a `sort` that is not offered."""
     where = list(where)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
     by, descending = _order(request.sort or default_sort, sortable)
@@ -206,8 +207,8 @@ async def paginate(
 
 
 class _Mark(NamedTuple):
-    """A position in a list to read from: `place` rows come before it, counted downwards from the list's highest, and
-    those have `bound` or more. None at both ends."""
+    """A position from which a list can be read: `place` rows come before it, counted from the highest row down, and the
+    sort expression of these rows is at least `bound`. `bound` is None at both ends of the list."""
 
     place: int
     bound: object | None = None
@@ -254,8 +255,8 @@ class _List(NamedTuple):
             return [], int(await self.queryable.fetchval(counted, *condition.args)) if offset else 0
         condition = joined(self.where, first=1 + len(self.args))
         ids = len(self.args) + len(condition.args) + 1
-        # The rows meet the conditions already. The conditions are repeated only for their arguments, which the SELECT
-        # may use.
+        # The ids were found by these conditions. They are repeated only for their arguments, to which the SELECT may
+        # refer.
         rows = await self.queryable.fetch(
             f"""{self.select} WHERE {self.tie} = ANY(${ids}) AND (true OR {condition.sql})
                 ORDER BY {self._ordered(self.descending)}""",
@@ -302,8 +303,8 @@ def _place(mark: _Mark) -> int:
 
 
 async def _page_of_groups(lines: _List, groups: Groups, limit: int, offset: int) -> tuple[list[Any], int]:
-    """A page in an order of few values: whole groups are skipped by their counts, and inside a group the order is that
-    of the tie, which needs no sorting."""
+    """A page in an order with few different values. Whole groups are skipped by their counts; within a group the rows
+    are in the order of `tie`, which has an index and needs no sorting."""
     sql, args = groups.numbers
     counted = await lines.queryable.fetch(
         f"SELECT value, sum(number)::bigint AS number FROM ({sql}) groups GROUP BY value HAVING sum(number) > 0", *args

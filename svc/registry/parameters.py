@@ -30,8 +30,8 @@ async def no_body() -> bytes:
 
 @dataclass(frozen=True)
 class Parameters:
-    """`body` is awaited only once the caller is known to be allowed to run the operation. `defaults` are fields carried
-    by headers (`Idempotency-Key`, `Last-Event-ID`); the same field given otherwise must be equal."""
+    """`body` is awaited only once the caller has been authorised. `defaults` are fields carried by headers
+    (`Idempotency-Key`, `Last-Event-ID`); the same field given otherwise must be equal."""
 
     path: Mapping[str, str]
     query: Sequence[tuple[str, str]] = ()
@@ -73,8 +73,8 @@ class ParameterReader:
             if not members and not self.in_path:
                 return self._adapter.validate_python({})
             _refuse_nul(parameters.path.items())
-            # A number in the path is text, which the strict mode for requests with a body would refuse, so it is
-            # converted.
+            # A number in the path arrives as text. The strict mode for requests with a body would refuse that, so it is
+            # converted first.
             path = {
                 name: int(value) if name in self._numbers and _WHOLE.fullmatch(value) else value
                 for name, value in parameters.path.items()

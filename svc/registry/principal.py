@@ -16,7 +16,7 @@ class Role(StrEnum):
 
 
 class Access(StrEnum):
-    """The least an operation asks of its caller. Unknown means deny."""
+    """The least access that the caller of an operation must have. An unknown value allows nobody."""
 
     PUBLIC = "public"
     SIGNED_IN = "signed_in"
@@ -33,7 +33,7 @@ _ROLES: dict[Access, frozenset[Role]] = {
 
 
 def roles_of(access: Access) -> frozenset[Role]:
-    """The roles, among signed-in callers, that have this access."""
+    """The roles of signed-in callers that have this access."""
     return _ROLES[access]
 
 

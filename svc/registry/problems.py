@@ -79,7 +79,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> ServiceError:
     problems: dict[str, str] = {}
     for entry in error.errors(include_url=False, include_input=False):
         bound = entry.get("ctx", {})
-        # Every branch of a union reports the same field; the first report is enough.
+        # Every branch of a union reports the same field, and only the first report is used.
         problems.setdefault(
             bound.get("field") or _field(model, entry["loc"]), _problem(entry["type"], entry["msg"], bound)
         )
@@ -133,7 +133,8 @@ def _branches(field: FieldInfo | None) -> Mapping[object, type[BaseModel]] | Non
 
 
 def _unions(field: FieldInfo | None) -> Iterator[tuple[Any, object]]:
-    """The field's annotation, and the rest of it if it may be null; each with its discriminator."""
+    """The field's annotation, and the annotated types inside of it (as in `Annotated[...] | None`), each with its
+    discriminator."""
     if field is None:
         return
     yield field.annotation, field.discriminator

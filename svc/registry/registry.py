@@ -45,7 +45,8 @@ _AUDIT_DEADLINE = 5.0
 _MAX_TARGET = 200
 _ANONYMOUS_ROWS_PER_MINUTE = 120
 _REFUSED_ROWS_OF_A_PRINCIPAL = 120
-"""Audit rows a minute: 300 refused calls a second would be 47 GB of rows a day. The request log has every call."""
+"""The most audit rows of refusals a minute: without a limit, 300 refused calls a second would write 47 GB a day. The
+request log has every call."""
 _NAME = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)+")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTHING: Attributes = {}
@@ -62,9 +63,9 @@ class InconsistentRegistryError(Exception):
 
 @dataclass(frozen=True)
 class Entry(Generic[ServicesT]):
-    """An operation with the values computed from it once. `response` is None if a success has no body; `status` is its
-    HTTP status. `member_roles` are those with which a member of a customer's account may call it there; with
-    `whole_accounts_only` only as a member of the whole account."""
+    """An operation with what is computed from it once. `response` is None if a success has no body; `status` is the
+    HTTP status of a success. `member_roles` are the roles with which a member of a customer's account may call the
+    operation there; if `whole_accounts_only`, only as a member of the whole account."""
 
     operation: Operation[ServicesT, Any, Any]
     reader: ParameterReader
@@ -154,7 +155,7 @@ class Registry(Generic[ServicesT]):
             if self._should_audit(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
             raise
-        except Exception:  # a defect is audited like any other refused change, and then raised again
+        except Exception:  # an unexpected exception is audited like a refused change, and raised again
             if entry.operation.mutates or entry.operation.secret:
                 await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
             raise
@@ -163,7 +164,7 @@ class Registry(Generic[ServicesT]):
         if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
             return False
         if error.details is not None and error.details.get("reason") == DISK_FULL:
-            return False  # the row would be another write to a disk without space
+            return False  # the audit row would be another write to a full disk
         if principal.local:
             return True
         if principal.user_id is not None:
@@ -198,7 +199,8 @@ def _needs_space(operation: Operation[Any, Any, Any]) -> bool:
 
 
 def _ids(operation: Operation[Any, Any, Any], context: Context[Any], parameters: Parameters) -> Attributes:
-    """The ids of the caller and of the target. Other values in a path may be names or secrets."""
+    """The ids of the caller and of the target, as attributes of a span. Other values of a path are left out, since they
+    may be names or secrets."""
     told = {}
     for name, value in parameters.path.items():
         if _UUID.fullmatch(value):
@@ -212,9 +214,11 @@ def _ids(operation: Operation[Any, Any, Any], context: Context[Any], parameters:
 async def _record_refusal(
     operation: Operation[Any, Any, Any], context: Context[ServicesT], parameters: Parameters, code: ErrorCode
 ) -> None:
-    """The caller gets the refusal itself: if the database cannot take the row, that is only logged."""
+    """Write the audit row of a refusal. If the database cannot store it, that is only logged: the caller gets the
+    refusal itself."""
     outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
-    # The path of a link that redirects is its secret, and the link still works after a refusal: so it is not recorded.
+    # The path of a link that redirects contains its secret, and the link still works after a refusal. So the audit does
+    # not get the path.
     in_path = {} if operation.presentation is Presentation.REDIRECT else parameters.path
     named = next(iter(in_path.values()), None)
     target = Target(

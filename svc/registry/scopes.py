@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 
 class Scoped(Protocol):
-    """The parts of an operation that a policy reads."""
+    """The properties of an operation that a policy uses."""
 
     @property
     def name(self) -> str: ...
@@ -97,7 +97,7 @@ class Area:
 
 
 class PrefixScopes:
-    """A scope is an area of operation names (hosting-panel-api.md, Authentication)."""
+    """A scope is an area of operation names (the panel's specification, Authentication)."""
 
     def __init__(self, areas: Mapping[str, Area]) -> None:
         self._areas = dict(areas)

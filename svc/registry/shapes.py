@@ -14,8 +14,9 @@ from svc_common.characters import CONTROLS, TURNING
 
 @dataclass(frozen=True)
 class Shape:
-    """An annotation of `str`: the whole text matches `pattern` (the OpenAPI document has it). The error for any other
-    text is "must be" followed by `words`; `Field(pattern=...)` would show people the expression itself."""
+    """An annotation of `str`: the whole text must match `pattern`, which the OpenAPI document shows. The error for any
+    other text is "must be" followed by `words`; with `Field(pattern=...)` the error would show the regular
+    expression."""
 
     pattern: str
     words: str

@@ -1,4 +1,4 @@
-"""The result of an event stream's handler: the source of the events, and what its reader may see of them.
+"""The result of an event stream's handler: the source of the events, and which of them the reader may see.
 
 Invariant: an event is sent only if the current `View` allows it. Views are computed again every few seconds, for all
 readers together, so that the end of a session, or of a project membership, ends or narrows a stream that was opened
@@ -17,8 +17,8 @@ from svc_actors.store import Event, Subscription
 
 @dataclass(frozen=True)
 class View:
-    """What one reader sees: which events, and with `operator` also the parts for operators alone (the node).
-    `everything`: every event, as an operator."""
+    """What one reader may see: which events, and with `operator` also those of their fields that only operators see
+    (the node). `everything`: every event, as an operator."""
 
     sees: Callable[[Event], bool]
     operator: bool
@@ -26,7 +26,7 @@ class View:
 
 
 Views = Callable[[Sequence[Principal]], Awaitable[Sequence[View | None]]]
-"""What each of these callers may see now; None once their session, token or account has ended."""
+"""Returns what each of these callers may see now; None for a caller whose session, token or account has ended."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 again.
 
 Invariants:
-- the newest state of a part counts, and it is written however long the database is away: no alert stays open for a part
-  that works, and none is missing for one that does not;
-- an alert that closes by time is open for that time, however late it was written: nobody sees one that closes at once;
+- only the newest state of a part counts, and it is written even if the database is unavailable for long: no alert stays
+  open for a part that works, and none is missing for a part that fails;
+- the time after which an alert closes starts when the alert is written: so it stays open for that long even if it was
+  written late;
 - a process starts without open alerts: its actors and loops are new, and a problem of the previous process shows again
   if it lasts.
 """
@@ -23,24 +24,25 @@ from svc_actors.runtime import Crash
 from svc_actors.store import Database
 
 QUIET_SECONDS: Final = 600.0
-"""How long an actor must not crash until its alert closes. A message that succeeds does not show that the defect is
-gone. Longer than mails of alerts are gathered (`svc.identity.alert_mail`), which leave out what has closed."""
+"""The alert of an actor closes once the actor has not crashed for this long; a message that succeeds does not show that
+the defect is gone. The time is longer than alerts are collected for a mail (`svc.identity.alert_mail`), since a mail
+leaves out alerts that have closed."""
 
 MOST_OF_A_TYPE: Final = 20
-"""Alerts of actors of one type that are open at once. One defect may crash all ten thousand machines: one more alert,
-of the type, then stands for the others."""
+"""The most open alerts for actors of one type. One defect may crash the actors of ten thousand machines: then one
+further alert, about the type, stands for all others."""
 
 
 @dataclass(frozen=True)
 class _State:
-    """`message` is None for a part that works."""
+    """The state of a part of the service. `message` is None if the part works."""
 
     message: str | None
     seconds: float
 
 
 class _PartAlerts:
-    """`say` never waits; `run` writes what was said until it is cancelled."""
+    """`say` records the state of a part and never waits; `run` writes these states to the database."""
 
     def __init__(self, database: Database, prefix: str) -> None:
         self._database = database
@@ -52,14 +54,14 @@ class _PartAlerts:
         self._said = trio.Event()
 
     def say(self, part: str, message: str | None, *, seconds: float = inf) -> None:
-        """Open the alert of this part with a message, or close it. It closes this many seconds after it was written,
-        unless more is said."""
+        """Open the alert of this part with a message, or close it (None). An opened alert closes this many seconds
+        after it was written, unless `say` is called again before."""
         self._unwritten[part] = _State(message, seconds)
         self._ends.pop(part, None)
         self._said.set()
 
     async def run(self) -> None:
-        """Write until cancelled. Raises the database's errors; called again it continues."""
+        """Write states until cancelled. Raises the database's errors; a new call continues where this one ended."""
         if not self._begun:
             await self._database.transact(lambda tx: close_alerts(tx, self._prefix))
             self._begun = True
@@ -111,7 +113,7 @@ def _rounded_down(count: int) -> int:
 
 
 class LoopAlerts(_PartAlerts):
-    """Background loops that keep failing (`svc_actors.store.loops`)."""
+    """Alerts about background loops that keep failing (`svc_actors.store.loops`)."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, "loop:")

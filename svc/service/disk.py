@@ -16,7 +16,7 @@ from svc_actors.store import URL_VARIABLE, Database, background_nursery, keep_ru
 
 @asynccontextmanager
 async def disk_guard(data_dir: Path, environ: Mapping[str, str], *, goes_on: str) -> AsyncIterator[DiskGuard | None]:
-    """Watches the disk of the embedded database server. An external server's disk is watched where it runs."""
+    """Watches the disk of the embedded database server. None for an external server, whose disk is on another host."""
     if environ.get(URL_VARIABLE):
         yield None
         return
@@ -28,7 +28,7 @@ async def disk_guard(data_dir: Path, environ: Mapping[str, str], *, goes_on: str
 
 @asynccontextmanager
 async def guarded(database: Database, disk: DiskGuard | None) -> AsyncIterator[None]:
-    """While its disk is full the database refuses callers' changes; operators get an alert before."""
+    """Have the database refuse callers' changes while its disk is full. Operators get an alert before that."""
     async with background_nursery() as nursery:
         if disk is not None:
             nursery.start_soon(disk.guard, database)

@@ -1,11 +1,12 @@
 """When a service collects cyclic garbage, so that a collection never holds up its event loop for long.
 
-Reference counts free nearly everything that a service drops; the collector is needed for cycles alone. But it works by
-visiting objects, and at 1,000 nodes a full collection visits half a million of them to free a few dozen: a fifth to
-half of a second in which nothing else runs. So:
+Reference counts free nearly everything that a service drops; the collector is needed for cycles alone. But the
+collector has to visit objects: with 1,000 nodes a full collection visits half a million of them to free a few dozen,
+and for a fifth to half of a second nothing else runs. So:
 
-- objects that survived a full collection are frozen: no later one visits them. A full collection starts every half
-  second, at a moment when no task is ready to run; its cost depends on what was allocated since and is still alive;
+- objects that survived a full collection are frozen, so later collections do not visit them. A full collection starts
+  every half second, at a moment when no task is ready to run; its cost depends on the objects that were allocated since
+  the last one and are still alive;
 - automatic collections only do the young generation, whose threshold is raised from 700 to 10,000, since they may start
   at any moment;
 - reference counts still free frozen objects; only cycles that were frozen and then dropped (the objects of a
@@ -27,17 +28,18 @@ import trio
 
 PERIOD: Final = 0.5
 GROWTH: Final = 0.5
-"""Relative to the frozen objects after the last complete collection. Counting them walks a list: 20 ms for 600,000."""
+"""The growth of the frozen objects, relative to their number after the last complete collection, that makes the next
+one due. Counting them walks through a list: 20 ms for 600,000."""
 YOUNG: Final = (10_000, 5, 1_000_000_000)
 """Net allocations before a young collection, young collections before a middle one (which visits at most 50,000
 objects, some 10 ms), and practically never a full one."""
 
 IDLE_TURN: Final = 100e-6
-"""The longest a turn of the scheduler takes, in seconds, if nothing else runs. It is measured, since Trio's statistics
-of the run queue walk through all sockets, of which there is one a node."""
+"""A turn of the scheduler that takes at most this many seconds counts as idle. Turns are timed because asking Trio for
+the length of its run queue walks through all sockets, and each node has one."""
 MOST_TURNS, LONGEST_WAIT = 50, 0.1
-"""How many turns, and seconds, a collection waits for an idle moment. A service that is never idle still collects, and
-before much has piled up, as when a thousand nodes connect at once."""
+"""For how many turns, and how many seconds, a collection waits for an idle moment. A service that is never idle (a
+thousand nodes connect at once) collects after that, before much has piled up."""
 
 log = structlog.get_logger("svc.garbage")
 
@@ -47,7 +49,7 @@ class GarbageCollection:
 
     def __init__(self) -> None:
         self.longest_pause = 0.0
-        """Seconds, of all collections after the one at the start, including automatic ones."""
+        """The longest pause in seconds of all collections, including automatic ones, except the first."""
         self._frozen = 0
         """The number of frozen objects after the last complete collection."""
         self._began = 0.0
@@ -63,8 +65,8 @@ class GarbageCollection:
             nursery.cancel_scope.cancel()
 
     async def _run(self) -> None:
-        """Collect until cancelled. Start it once the service has started: objects that exist then live as long as the
-        service."""
+        """Collect until cancelled. Called once the service has started, since the objects that exist by then live as
+        long as the service."""
         thresholds = gc.get_threshold()
         gc.set_threshold(*YOUNG)
         self._collect_everything()

@@ -29,9 +29,9 @@ async def add_identity_loops(
     mail: MailSettings | None,
     counted: Sequence[str],
 ) -> None:
-    """`counted` are the views that count the service's lists with maintained counts."""
+    """Start the loops. `counted` are the views whose counts are maintained for the service's lists."""
     if mail is None:
-        # If mail is not configured, no delivery would ever close this alert.
+        # Without a mail configuration there are no deliveries that would close this alert, so it is closed here.
         await database.transact(partial(close_alert, key=OWN_MAIL))
     else:
         alert = DeliveryAlert.of_own_mail(database)

@@ -1,4 +1,4 @@
-"""What a service gets from its supervisor, systemd or a program that speaks its protocol.
+"""The interface to a service's supervisor: systemd, or a program that speaks its protocol.
 
 The service reports its state (sd_notify(3)); the supervisor keeps the listening sockets while the service restarts
 (sd_listen_fds(3); FileDescriptorStoreMax= in systemd.service(5)).
@@ -49,14 +49,14 @@ class KeptListener:
         others = [descriptor for descriptor in self._passed if descriptor not in taken.values()]
         self._passed = []
         if others:
-            # The settings have changed, or two sockets have the same address, of which one is enough.
+            # These sockets are not needed: the settings have changed, or two sockets have the same address.
             for descriptor in others:
                 os.close(descriptor)
             _send(self._environ, f"FDSTOREREMOVE=1\nFDNAME={self._name}", [])
         return [*(f"fd://{descriptor}" for descriptor in taken.values()), *free]
 
     def keep(self, listeners: Sequence[socket.socket]) -> None:
-        """A socket that is already kept is not kept twice."""
+        """Have the supervisor keep these listeners. A socket that the supervisor keeps already is not kept twice."""
         _send(self._environ, f"FDSTORE=1\nFDNAME={self._name}", [listener.fileno() for listener in listeners])
 
 

@@ -30,7 +30,7 @@ from svc_common.errors import conflict
 
 operations = Operations[Controller]()
 
-LASTS: Final = timedelta(seconds=90)
+LIFETIME: Final = timedelta(seconds=90)
 
 
 class RedeemRequest(Request):
@@ -62,7 +62,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
             fingerprint(token),
             service.id,
             context.principal.display,
-            LASTS,
+            LIFETIME,
         )
         await audit.record(tx, context.caller, service.target, {"customer": person.email})
         return until

@@ -27,7 +27,7 @@ from svc_common.errors import conflict, not_found
 
 operations = Operations[Panel]()
 
-LASTS: Final = timedelta(minutes=5)
+LIFETIME: Final = timedelta(minutes=5)
 _LET_IN: Final = frozenset({Role.CUSTOMER, Role.MEMBER})
 
 
@@ -66,7 +66,7 @@ async def make_link(context: Context[Panel], request: SignInLinkRequest) -> Sign
             fingerprint(token),
             person.id,
             context.principal.display,
-            LASTS,
+            LIFETIME,
         )
         await audit.record(tx, context.caller, person.target)
         return until

@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
-"""Connections of each lane (`svc_actors.store.lanes`). An order holds its connection for a dozen turns of the event
-loop, so many orders at once need more connections than PostgreSQL has cores for."""
+"""Database connections of each lane (`svc_actors.store.lanes`). An order holds its connection for a dozen turns of the
+event loop, in which PostgreSQL is mostly idle: so concurrent orders need more connections than PostgreSQL has cores."""
 
 log = structlog.get_logger("svc.compose")
 
@@ -164,19 +164,19 @@ async def open_controller(
 
 @asynccontextmanager
 async def _schema(urls: DatabaseUrls) -> AsyncIterator[None]:
-    """The schema that this release needs, created before anything reads it."""
+    """Migrate the database to the schema of this release, before anything else uses it."""
     await prepare_schema(urls)
     yield
 
 
 async def _step_back(database: Database, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
-    """The database has lost the commits after `as_of`: as after a restore, hosts are compared with the records before
-    any address or name is assigned again."""
+    """Prepare the database after it has lost the commits after `as_of`. As after a restore, hosts are compared with the
+    records before any address or name is assigned again."""
     await prepare_restored(database, as_of, version("svc"), Past.LOST_COMMITS, keys)
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:
-    """Write the token where root finds it while it is needed, and remove it afterwards."""
+    """Write the setup token to a file that root can read; once there is an administrator, remove the file."""
     path.unlink(missing_ok=True)
     if token is not None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -209,8 +209,8 @@ class Tracing:
 
 @asynccontextmanager
 async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[Tracing | None]:
-    """None without a collector. OpenTelemetry's SDK reads its other variables, besides the endpoint and the ratio, by
-    itself. Raises `TracingSettingsError`."""
+    """Tracing by OpenTelemetry; None without a collector. The endpoint and the ratio are in `config`; the SDK reads all
+    other OTEL_ variables itself. Raises `TracingSettingsError`."""
     endpoint = _endpoint(config, environ)
     ratio = _RATIOS.get(environ.get("OTEL_TRACES_SAMPLER", ""), config.trace_ratio)
     if endpoint is None or ratio == 0:

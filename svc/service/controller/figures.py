@@ -23,14 +23,14 @@ LAG_SAMPLES = 240
 
 
 class LoopLag:
-    """How much later than requested the event loop runs what is due."""
+    """The lag of the event loop: how much later than requested a task wakes up."""
 
     def __init__(self) -> None:
         self._samples = [0.0] * LAG_SAMPLES
 
     @property
     def longest(self) -> float:
-        """Seconds, in the last minute."""
+        """The longest lag of the last minute, in seconds."""
         return max(self._samples)
 
     async def run(self) -> None:

@@ -23,8 +23,8 @@ _PORT_ALERT = "certificate-port"
 async def certificate_keeper(
     config: ControllerConfig, database: Database, sealer: Sealer, actors: ActorSystem
 ) -> Keeper[Http01] | None:
-    """Obtains and renews the certificate by ACME; a certificate obtained before is available to the listener at
-    once."""
+    """The keeper that obtains and renews the certificate by ACME. A certificate that was obtained earlier is given to
+    the listener at once."""
     acme, alert = config.acme, alert_of(certificate.NAME)
     if acme is None or not acme.terms_agreed:
         message = None
@@ -61,7 +61,7 @@ async def serve_challenges(config: ControllerConfig, database: Database, challen
 
 
 async def tell_of_certificates(database: Database, problem: str | None) -> None:
-    """Open and close the alert about the certificates that browsers are shown."""
+    """Open the alert about the certificates that browsers are shown if there is a problem, or close it."""
     await _tell(database, "certificate", problem, Severity.CRITICAL)
 
 

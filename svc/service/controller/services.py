@@ -70,7 +70,7 @@ DRAIN_SECONDS = 10.0
 
 PERIOD: Final = 3600.0
 _FIRST: Final = 60.0
-"""Seconds after the start: tasks resume and nodes connect first."""
+"""Seconds after the start before these loops first run, so that tasks resume and nodes connect before."""
 
 log = structlog.get_logger("svc.retention")
 
@@ -188,7 +188,7 @@ async def open_services(
 
 
 def add_retention(loops: Loops[ServiceLoop], database: Database, events: EventLog, data_dir: Path) -> None:
-    """Remove what is older than the settings say."""
+    """Start the loops that remove records older than the settings say."""
     work = partial(remove_expired, database, events, data_dir)
     loops.repeat("retention", PERIOD, work, first_after=_FIRST)
 

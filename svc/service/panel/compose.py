@@ -112,8 +112,8 @@ async def open_services(
     recovering: Recovering | None = None,
     enabled_loops: Collection[PanelLoop] | None = None,
 ) -> AsyncIterator[Panel]:
-    """The running services that operations use. No listener. `work` is that of further kinds of jobs; without
-    `recovering` no manifest is written. Only the `enabled_loops` run, or all with None."""
+    """The running services that operations use, without a listener. `work` has the handlers of further kinds of jobs.
+    Without `recovering` no manifest is written. Only the `enabled_loops` run, or all with None."""
     folders = config.folders
     await trio.to_thread.run_sync(partial(prepare_shared_sockets, folders, relay=config.mail is not None))
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
@@ -296,7 +296,7 @@ async def start_site_mail(
     queue = QueuedSiteMails(database, spool)
     loops.repeat("removal of sites' messages", SWEEP_SECONDS, queue.sweep)
     if config.mail is None:
-        # Without deliveries nothing would ever close this alert.
+        # Without deliveries nothing would close this alert, so it is closed here.
         await database.transact(partial(close_alert, key=SITE_MAIL))
     else:
         alert = DeliveryAlert.of_site_mail(database)

@@ -39,8 +39,8 @@ CONNECTIONS = {Lane.READING: 6, Lane.ORDERS: 8, Lane.BACKGROUND: 6}
 async def open_core(
     config: PanelConfig, environ: Mapping[str, str], host: Host, reopen: trio.Event | None = None
 ) -> AsyncIterator[App]:
-    """The core's application over its database, for the length of the block. `reopen` is set if the core must close and
-    open again: it then becomes another server before it serves anybody."""
+    """The core's application over its database, for the length of the block. `reopen` is set when the core must close
+    and open again: at the next opening it becomes another server before it serves requests."""
     async with (
         disk_guard(config.data_dir, environ, goes_on="sites are served on") as disk,
         database_urls(config.data_dir, environ) as urls,
@@ -64,13 +64,15 @@ async def open_core(
 
 
 async def step_back(database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
-    """Adapt the database after it has lost the commits after `as_of`, so that nothing that these had assigned or done
-    is assigned or done again. `keys`: idempotency keys of lost orders, each with its owner, to be refused."""
+    """Adapt the database after it has lost the commits after `as_of`, so that what these commits had assigned or done
+    is not assigned or done again. `keys`: the idempotency keys of lost orders, each with its owner, which are refused
+    from now on."""
     numbers = await trio.to_thread.run_sync(UsedNumbers.on, folders)
 
     async def work(tx: Transaction) -> None:
-        # Links may have been used since, and sessions may have ended. Waiting mails with a link are useless now; the
-        # others may have been sent, but a mail that arrives twice is better than none.
+        # Links may have been used in the lost commits, and sessions may have ended. Waiting mails with a link are
+        # useless now. Other waiting mails may have been sent already, but a mail that arrives twice is better than a
+        # missing one.
         await revoke_everybodys_links(tx)
         await end_mails(tx, "the panel's database has lost its last commits", perishable=True)
         await end_everybodys(tx)

@@ -69,7 +69,7 @@ class Host:
     clock: Clock = utc_now
     foreign_hosts: ForeignHosts = field(default_factory=SystemForeignHosts)
     open_acme: OpenHttp | None = None
-    """How certificate authorities are reached, if not as the settings say."""
+    """Opens the client for certificate authorities; None: as the settings say. Tests replace it."""
 
 
 def this_server(config: PanelConfig) -> Host:

@@ -68,8 +68,9 @@ def handle_jobs(
     outbound: Outbound,
     authorities: Path | None,
 ) -> None:
-    """Called before the queues are served: a job of an unregistered kind would fail. `outbound` and `authorities`:
-    where repositories of code may be, and the authorities for their servers' certificates."""
+    """Register the handler of every kind of job, before the queues are served: a job without a handler would fail.
+    `outbound`: where repositories of code may be; `authorities`: which certificate authorities are trusted for these
+    servers."""
     wordpress_databases = WordPressDatabases(database, data.databases)
     wordpress = creation.WordPressCreation(
         database,

@@ -53,7 +53,7 @@ class PanelCertificate:
         self._shown = config.folders.shown_certificate
 
     async def run(self) -> None:
-        """Keep the right certificate shown, until cancelled."""
+        """Keep the current certificate in the web tier's folder, until cancelled."""
         acme, name = self._config.acme, self._config.certified_name
         if self._config.certificate is not None:
             await self._forget_order()
@@ -89,7 +89,7 @@ class PanelCertificate:
             await trio.sleep(LOOK_SECONDS)
 
     def _take_up(self, certificate: Path, key: Path) -> str | None:
-        """Show the certificate of the operator's files. Returns what is wrong with them."""
+        """Use the certificate of the operator's files. Returns what is wrong with them, if anything."""
         try:
             found = parsed(certificate.read_text(), key.read_bytes())
         except (OSError, ValueError, CertificateError) as error:
@@ -102,7 +102,8 @@ class PanelCertificate:
         return None
 
     def _show(self, content: bytes) -> None:
-        """The file inherits the folder's group: the web tier may read it, and nobody else."""
+        """Write the file that the web tier reads. The file inherits the folder's group, so only the web tier may read
+        it."""
         if self._shown.exists() and self._shown.read_bytes() == content:
             return
         self._shown.parent.mkdir(mode=0o750, parents=True, exist_ok=True)

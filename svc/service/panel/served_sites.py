@@ -99,7 +99,7 @@ async def serve_sites(
     }
     loops.repeat_from_now("bound on visitors by address", VISITORS_SECONDS, host.visitors.hold)
     loops.repeat("ports of the panel", PORTS_SECONDS, PortWatch(database, ports, host.listeners).round)
-    # Started before the programs of sites; their log lines wait until the log service runs.
+    # The log service starts before the programs of sites, whose log lines wait until it runs.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
     loops.repeat_from_now("programs that end by themselves", CRASHES_SECONDS, CrashWatch(database, host.launcher).round)
     loops.keep("web server", web_server.run)

@@ -58,7 +58,7 @@ async def recover_site_data(
     actors: ActorSystem,
     certificates: SiteCertificates,
 ) -> SiteData:
-    """Recover the state that an earlier core left, without its interrupted work. Called before any job starts."""
+    """Undo and clean up what interrupted work of an earlier core has left. Called before any job starts."""
     databases = SiteDatabases(database, host.databases)
     dumps = DatabaseBackups(database, databases)
 

@@ -2,7 +2,7 @@
 
 A header holds the file's key, sealed under the passphrase by scrypt. The content follows in chunks of 64 KiB, each
 sealed with ChaCha20-Poly1305 under a nonce that counts them and marks the last. So an archive can be read as a stream,
-and an archive that was altered, reordered or truncated anywhere is noticed before its end is trusted.
+and every chunk that was altered, moved or cut off is detected.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class CannotDecrypt(Exception):  # noqa: N818 - named for what it says
 
 
 class Encrypting:
-    """A file to write to: data is encrypted into `file`. `finish` must be called at the end; without it the file is
-    truncated, and nothing will accept it as complete."""
+    """A file object whose written data is encrypted into `file`. `finish` must be called at the end: without it the
+    file lacks its last chunk, and is refused as truncated."""
 
     def __init__(self, file: BinaryIO, passphrase: str) -> None:
         file_key = os.urandom(16)
@@ -59,8 +59,8 @@ class Encrypting:
 
 
 class Decrypting:
-    """A file to read from. Raises `CannotDecrypt` here for a wrong passphrase or another kind of file, and in `read`
-    for one that was altered or truncated."""
+    """A file object that reads the decrypted data of `file`. The constructor raises `CannotDecrypt` for a wrong
+    passphrase or another kind of file, and `read` for a file that was altered or truncated."""
 
     def __init__(self, file: BinaryIO, passphrase: str) -> None:
         file_key, nonce = _open_header(file, passphrase)
@@ -80,7 +80,8 @@ class Decrypting:
 
 
 class _Chunks:
-    """The cipher of one file's chunks, in order: eleven bytes of the nonce count, the twelfth marks the last."""
+    """Seals or opens the chunks of one file, in order. The first eleven bytes of a nonce are the chunk's number; the
+    twelfth marks the last chunk."""
 
     def __init__(self, file_key: bytes, nonce: bytes) -> None:
         self._cipher = ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, salt=nonce, info=b"payload").derive(file_key))

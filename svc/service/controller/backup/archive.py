@@ -5,8 +5,8 @@
     controller.toml        the configuration file, where there was one
     manifest.json          what all of this is, with sizes and hashes
 
-The dump comes in pieces because its size is known only once it has been read, and because what is not encrypted never
-touches a disk. The manifest comes last, so an archive that has one was written to its end.
+The dump is stored in pieces, because tar needs the size of a member in advance, and the dump is never written to a disk
+unencrypted to find out its size. The manifest comes last, so an archive that has a manifest was written to its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PIECE: Final = 1024 * 1024
 
 
 class Content(BaseModel):
-    """One member, or all pieces of the dump together. `mode`: a file's permissions."""
+    """What the manifest says of one file, or of all pieces of the dump together. `mode`: the permissions of a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     size: int
@@ -152,8 +152,8 @@ class ArchiveReader:
         return manifest
 
     def read(self) -> Iterator[tuple[str | None, int, Iterator[bytes]]]:
-        """The pieces of the database's dump under None, then the files: `(path in the data folder, mode, pieces)`; the
-        configuration file as `CONFIGURATION`. Only for an archive that `verify` has accepted."""
+        """The contents as (path in the data folder, mode, pieces): first the dump, whose path is None, then the files;
+        the path of the configuration file is `CONFIGURATION`. Only for an archive that `verify` has accepted."""
         for member, name, content in self._members():
             kind, _, rest = name.partition("/")
             if kind == _DATABASE:

@@ -58,7 +58,8 @@ class Folder:
 
 
 class Sftp:
-    """Uses the system's `sftp`, with its keys, known hosts and configuration (~/.ssh). It never prompts."""
+    """A folder of another host, reached by the system's `sftp` with this account's keys, known hosts and configuration
+    (~/.ssh). It never prompts."""
 
     def __init__(self, user: str | None, host: str, port: int | None, folder: PurePosixPath) -> None:
         self._address = f"{user}@{host}" if user else host
@@ -109,8 +110,9 @@ class Sftp:
 
 
 Place: TypeAlias = Folder | Sftp
-"""`names` gives complete archives, the oldest first; `fetched` a path to read one from; `store` stores a finished one,
-which was written in `spool` (None: anywhere on this machine); `clear` removes the remains of interrupted backups."""
+"""Where archives are stored. `names` lists complete archives, the oldest first; `fetched` gives a path from which an
+archive can be read; `store` stores a finished archive, which was written in the folder `spool` (None: anywhere on this
+machine); `clear` removes the remains of interrupted backups."""
 
 
 def parse_place(where: str) -> Place:
@@ -133,5 +135,5 @@ def is_archive(name: str) -> bool:
 
 
 def _quoted(path: PurePath) -> str:
-    """Quoted for a batch of sftp: with its own escapes, and without patterns."""
+    """The path quoted for a batch of sftp: with sftp's escapes, and so that no character is a pattern."""
     return '"' + "".join(f"\\{each}" if each in '\\"*?[' else each for each in str(path)) + '"'

@@ -47,8 +47,8 @@ class CannotRestore(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """How many orders that were in progress in the backup, and how many sessions, were ended. `settings`: the restored
-    settings file, if the backup has one."""
+    """What a restore has done. `orders`: how many orders that were in progress at the time of the backup were ended;
+    `sessions`: how many sessions were ended. `settings`: the restored settings file; None if the backup has none."""
 
     manifest: Manifest
     orders: int
@@ -77,8 +77,8 @@ async def restore(
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
                 orders, sessions = await prepare_restored(database, manifest.taken_at, manifest.release, Past.BACKUP)
-                # The backup may contain a pending notice, and data folders from before the restore know of commits that
-                # it does not have.
+                # The restore has dealt with every commit that the restored database lacks. This records it, so that
+                # neither a pending notice in the backup nor marks in an older data folder report these commits again.
                 await database.transact(settle_losses)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
@@ -89,13 +89,14 @@ async def restore(
 async def prepare_restored(
     database: Database, taken_at: datetime, release: str, past: Past = Past.BACKUP, keys: Sequence[tuple[str, str]] = ()
 ) -> tuple[int, int]:
-    """Prepare restored records for the present, before the service serves anybody. Returns how many orders and sessions
-    ended. `keys` are idempotency keys, with their owners, that may have been used since."""
+    """Adapt restored records to the time that has passed, before the service accepts requests. Returns how many orders
+    and how many sessions were ended. `keys` are idempotency keys, with their owners, that may have been used since the
+    backup."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
-        # Links are revoked because they may have been used since. Mails that were waiting have been sent since, or are
-        # outdated. But if only the last moments were lost, they may not have been sent, and a mail that arrives twice
-        # is better than none.
+        # Links may have been used since the backup, so they are revoked. Mails that waited then have been sent since,
+        # or are outdated, so they are ended. But if only the last commits were lost, waiting mails may not have been
+        # sent: they stay, since a mail that arrives twice is better than a missing one.
         await revoke_everybodys_links(tx)
         await end_mails(tx, past.value, perishable=past is Past.LOST_COMMITS)
         await refuse_lost(tx, keys)

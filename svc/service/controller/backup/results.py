@@ -1,7 +1,7 @@
 """The results of backups, in the database: the alert that the last one failed, or that there has been none for long.
 
-The program that takes a backup records its result; the service checks from time to time, since nothing records that a
-timer was switched off.
+The program that takes a backup records its result. The service checks periodically how old the last one is, since
+nothing is recorded when backups stop running.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ async def record(database: Database, place: str, every_hours: float, ended: Back
 
 
 async def look(database: Database) -> None:
-    """Open or close the alert. If no backup was ever tried there is none: that is the operator's choice."""
+    """Open or close the alert. If no backup was ever attempted, there is no alert: operators may choose to make no
+    backups."""
     await database.transact(_judge)
 
 

@@ -43,7 +43,8 @@ async def take(
     keep: int,
 ) -> BackupResult:
     """Write one archive to `place`, and keep the newest `keep`, or all for 0. Raises `PlaceError`, `OSError`,
-    `DumpError`, `DatabaseStartError` and the database's errors. If writing fails there is no archive of this name."""
+    `DumpError`, `DatabaseStartError` and the database's errors. If writing fails, no archive is left under this
+    name."""
     await place.clear()
     name = f"{PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
     with tempfile.TemporaryDirectory(prefix="svc-backup-") as own:
@@ -88,8 +89,8 @@ async def _write(
 
 
 def files_of(data_dir: Path) -> Iterator[Path]:
-    """The files that exist only in the data folder. Image files are left out: they are large, their uploader has them,
-    and nodes keep theirs."""
+    """The files of the data folder that a backup contains. Image files are left out: they are large, the person who
+    uploaded them has them, and nodes have copies."""
     yield data_dir / "secret.key"
     for folder in ("tls", "audit"):
         yield from sorted(path for path in (data_dir / folder).glob("*") if path.is_file() and not path.is_symlink())
