@@ -75,12 +75,17 @@ class PanelConfig:
         return tuple(dict.fromkeys((self.public_host, "localhost", "127.0.0.1", "::1")))
 
     @property
+    def browser_names(self) -> frozenset[str]:
+        """Names at which browsers see the panel."""
+        names = (self.public_host, *(urlsplit(origin).hostname or "" for origin in self.origins))
+        return frozenset(name.rstrip(".").lower() for name in names) - {""}
+
+    @property
     def reserved_names(self) -> frozenset[str]:
         """Names that no site may have, nor names below them: those at which browsers see the panel, since a host's
         cookies are sent to all of its ports, and the DNS name servers, on which every zone depends."""
-        origins = (urlsplit(origin).hostname or "" for origin in self.origins)
-        names = (self.public_host, *origins, *self.dns.nameservers)
-        return frozenset(name.rstrip(".").lower() for name in names) - {""}
+        servers = frozenset(name.rstrip(".").lower() for name in self.dns.nameservers)
+        return self.browser_names | (servers - {""})
 
     @property
     def origins(self) -> tuple[str, ...]:

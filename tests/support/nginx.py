@@ -51,6 +51,7 @@ class ProcessLauncher:
                 wanted.path.unlink(missing_ok=True)
                 listening = self.held[wanted.path] = socket.socket(socket.AF_UNIX)
                 listening.bind(str(wanted.path))
+                shutil.chown(wanted.path, wanted.owner, wanted.group)
                 wanted.path.chmod(wanted.mode)
                 listening.listen()
         for port in service.ports:

@@ -49,6 +49,8 @@ class _Asked:
     servers: Mapping[int, SiteServer | None]
     done: trio.Event = field(default_factory=trio.Event)
     error: ServiceError | None = None
+    by_records: bool = False
+    """Whether to serve all sites by their records first."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,16 @@ class WebServer:
 
         Raises `conflict` if nginx refuses one of the sites, which is then served as before, and `unavailable` if
         nothing could be changed. A change that was started is finished even if the caller is cancelled."""
+        await self._ask(_Asked(servers))
+
+    async def serve_records(self) -> None:
+        """Serve all sites by their records, as at the start, since what is common to them has changed. Raises
+        `unavailable` if nothing could be changed."""
+        await self._ask(_Asked({}, by_records=True))
+
+    async def _ask(self, asked: _Asked) -> None:
         if self._down is not None:
             raise unavailable(self._down, hint=_TRY_AGAIN)
-        asked = _Asked(servers)
         self._asked.append(asked)
         self._woken.set()
         try:
@@ -159,15 +168,17 @@ class WebServer:
         # The outcome after a cancellation or a defect, so that no caller waits for ever.
         outcome = _Outcome("The change of the web server was interrupted.")
         try:
-            outcome = await self._apply(changes)
+            outcome = await self._apply(changes, by_records=any(asked.by_records for asked in batch))
         finally:
             for asked in batch:
                 asked.error = outcome.of(asked.servers)
                 asked.done.set()
         await self._note(changes, outcome.refused)
 
-    async def _apply(self, changes: Mapping[int, SiteServer | None]) -> _Outcome:
+    async def _apply(self, changes: Mapping[int, SiteServer | None], *, by_records: bool) -> _Outcome:
         try:
+            if by_records:
+                await self._begin()
             return _Outcome(None, await self._serving.apply(changes))
         except NginxError as error:
             log.error("web_server.not_changed", sites=len(changes), reason=str(error))

@@ -28,7 +28,8 @@ from svc_webhost.nginx.visitors import guesses_bounded, guesses_count
 _REALM: Final = "A password is needed"
 """The realm, which browsers may show."""
 
-_ROBOTS = r"User-agent: *\nDisallow: /\n"
+ROBOTS: Final = r"User-agent: *\nDisallow: /\n"
+"""The robots.txt of what search engines must not list."""
 
 _NOTHING: Final = (
     # Also copies that editors leave (wp-config.php~, wp-config.php.bak), and those of another WordPress in a subfolder.
@@ -98,7 +99,7 @@ def staged_rules(passwords: Path) -> Iterator[str]:
     yield "location = /robots.txt {"
     yield "auth_basic off;"
     yield "default_type text/plain;"
-    yield f'return 200 "{_ROBOTS}";'
+    yield f'return 200 "{ROBOTS}";'
     yield "}"
     # Due tasks are run by the live site only.
     yield "location = /wp-cron.php {"

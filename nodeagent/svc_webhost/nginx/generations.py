@@ -31,6 +31,7 @@ from svc_webhost.nginx.logs import rotate
 from svc_webhost.nginx.model import SiteServer
 from svc_webhost.nginx.render import Ports, render_main, render_site, site_logs
 from svc_webhost.nginx.tree import Tree
+from svc_webhost.preview_certificate import preview_certificate
 
 RELOAD_SECONDS: Final = 30.0
 """The time for a reload; with a thousand sites it takes one second."""
@@ -98,9 +99,10 @@ class Generations:
         there = await trio.to_thread.run_sync(self._tree.sites, base)
         changes = {number: file for number, file in wanted.items() if there.get(number) != file.text}
         changes |= dict.fromkeys(there.keys() - wanted.keys() - refused.keys(), _GONE)
-        main = None if base is None else self._main(base)
-        if changes or not served or await trio.to_thread.run_sync(self._tree.read_main, base) != main:
-            refused |= await self._apply(changes)
+        main = None if base is None else await trio.to_thread.run_sync(self._main, base)
+        anew = await trio.to_thread.run_sync(self._tree.read_main, base) != main
+        if changes or not served or anew:
+            refused |= await self._apply(changes, anew=anew)
         return refused
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
@@ -150,10 +152,11 @@ class Generations:
                 raise NginxError(f"The web server did not reopen its logs: {error}") from error
         return rotated
 
-    async def _apply(self, changes: dict[int, _Rendered]) -> dict[int, str]:
+    async def _apply(self, changes: dict[int, _Rendered], *, anew: bool = False) -> dict[int, str]:
+        """`anew`: write a new generation even without changes of sites, since the main file is another one."""
         pending, refused = dict(changes), dict[int, str]()
         base, served = await self._base()
-        while pending or not served:
+        while pending or anew or not served:
             bad = await self._attempt(base, pending, await self._served())
             if not bad:
                 return refused
@@ -241,7 +244,7 @@ class Generations:
                 # The service may be waiting after repeated failures with the previous configuration; a stop ends the
                 # wait.
                 await self._launcher.stop(program.NGINX)
-            await self._launcher.ensure(program.service(self._folders, self._tree.main, self._ports))
+            await self._launcher.ensure(program.service(self._folders, self._tree.main, self._ports, self._worker_user))
             if reload:
                 await self._launcher.reload(program.NGINX)
         except LauncherError as error:
@@ -304,11 +307,13 @@ class Generations:
         limit = trio.CapacityLimiter(PROBES_AT_ONCE)
         until = trio.current_time() + PROBE_FOR_SECONDS
         problems: dict[int, str] = {}
+        shared = await trio.to_thread.run_sync(preview_certificate, self._folders)
+        of_previews = None if shared is None else shared.fingerprint
 
         async def look(number: int, site: SiteServer, expected: str | None) -> None:
             while True:
                 async with limit:
-                    problem = await probe.problem_of(site, self._ports, expected)
+                    problem = await probe.problem_of(site, self._ports, expected, of_previews)
                 if problem is None:
                     return
                 if trio.current_time() > until:

@@ -174,12 +174,18 @@ class SiteServer(_Model):
     """Applies to the aliases, too. Certificate authorities can reach challenges without the password."""
     hsts: bool = False
     """Whether browsers must use HTTPS for a year; browsers that have seen this keep to it."""
+    previews: Mapping[Domain, Domain] = Field(default_factory=dict)
+    """Preview names, and the name of the site that each one shows (`svc_webhost.nginx.previews`)."""
+    preview_tls: bool = False
+    """Whether the previews are served by HTTPS, with the certificate that all previews share."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:
-        names = Counter((self.domain, *self.aliases, *self.redirects))
+        names = Counter(self.hosts)
         if twice := [name for name, times in names.items() if times > 1]:
             raise ValueError(f"named twice: {', '.join(twice)}")
+        if unknown := set(self.previews.values()).difference((self.domain, *self.aliases)):
+            raise ValueError(f"previews of names that it is not served by: {', '.join(sorted(unknown))}")
         sources = Counter((each.source, each.below) for each in self.path_redirects)
         if again := [source for (source, _), times in sources.items() if times > 1]:
             raise ValueError(f"redirected twice: {', '.join(again)}")
@@ -200,4 +206,4 @@ class SiteServer(_Model):
     @property
     def hosts(self) -> tuple[str, ...]:
         """Every name that it answers for."""
-        return (self.domain, *self.aliases, *self.redirects)
+        return (self.domain, *self.aliases, *self.redirects, *self.previews)

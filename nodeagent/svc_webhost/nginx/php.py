@@ -19,13 +19,13 @@ _FASTCGI: Final = {
     "DOCUMENT_URI": "$document_uri",
     "DOCUMENT_ROOT": "$document_root",
     "SERVER_PROTOCOL": "$server_protocol",
-    "REQUEST_SCHEME": "$scheme",
+    "REQUEST_SCHEME": "$svc_scheme",
     "GATEWAY_INTERFACE": "CGI/1.1",
     "SERVER_SOFTWARE": "nginx",
     "REMOTE_ADDR": "$remote_addr",
     "REMOTE_PORT": "$remote_port",
-    "SERVER_ADDR": "$server_addr",
-    "SERVER_PORT": "$server_port",
+    "SERVER_ADDR": "$svc_server_addr",
+    "SERVER_PORT": "$svc_server_port",
     "SERVER_NAME": "$host",
     # The host name with which this server was selected, as for a proxied site.
     "HTTP_HOST": "$host$svc_port",
@@ -93,5 +93,5 @@ def _run(socket: str, parameters: Mapping[str, str]) -> Iterator[str]:
     yield f'fastcgi_pass "unix:{socket}";'
     for name, value in {**_FASTCGI, **parameters}.items():
         yield f"fastcgi_param {name} {value};"
-    yield "fastcgi_param HTTPS $https if_not_empty;"
+    yield "fastcgi_param HTTPS $svc_https if_not_empty;"
     yield "fastcgi_read_timeout 300s;"

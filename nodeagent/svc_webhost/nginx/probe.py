@@ -30,12 +30,14 @@ def fingerprint(certificate: Certificate) -> str:
         raise ValueError(f"the certificate cannot be read: {error}") from error
 
 
-async def problem_of(site: SiteServer, ports: Ports, expected: str | None) -> str | None:
-    """What is wrong with the serving of its hosts; `expected` is the fingerprint of its certificate."""
+async def problem_of(site: SiteServer, ports: Ports, own: str | None, of_previews: str | None) -> str | None:
+    """What is wrong with the serving of its hosts. `own` is the fingerprint of its certificate, `of_previews` that of
+    the previews'."""
     for host in site.hosts:
         if not await _answers(host, ports.http):
             return f"{host} does not answer by HTTP"
         shown = await _shown_certificate(host, ports.https)
+        expected = own if host not in site.previews else of_previews if site.preview_tls else None
         if shown != expected:
             if expected is None:
                 return f"{host} answers by HTTPS and has no certificate"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grp
+import pwd
 import re
 import resource
 import signal
@@ -14,6 +16,7 @@ import trio
 
 from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import ListeningPort, ListeningSocket, Service, ServiceName
+from svc_webhost.nginx.previews import preview_socket
 from svc_webhost.nginx.render import GENERATION, Ports, status_socket
 
 NGINX: Final = ServiceName("nginx")
@@ -40,16 +43,21 @@ def command(*arguments: str) -> tuple[str, ...]:
     return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
 
 
-def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
+def service(folders: HostFolders, main: Path, ports: Ports, worker_user: str) -> Service:
     """The launcher holds its sockets, and nginx takes over those that its variable NGINX names. The status socket: one
     that nginx binds itself would stay behind after a kill, and the next nginx could not bind it. The ports: so that
     visitors wait while nginx is replaced or restarted, instead of being refused. The launcher makes these sockets
     non-blocking, since nginx does not: if one connection woke two workers, one would accept it, and the other would
-    hang with all its visitors until the next connection."""
+    hang with all its visitors until the next connection.
+
+    Workers connect to the socket of previews, at which they are believed whose request they pass on: so no other
+    account may. The group is that of the workers, and no site's account is in it."""
+    group = grp.getgrgid(pwd.getpwnam(worker_user).pw_gid).gr_name
+    sockets = (status_socket(folders), preview_socket(folders))
     return Service(
         name=NGINX,
         command=command("-p", f"{folders.nginx}/", "-c", str(main)),
-        sockets=(ListeningSocket(status_socket(folders), 0o600, "root", "root", _HELD, _FORM),),
+        sockets=tuple(ListeningSocket(path, 0o660, "root", group, _HELD, _FORM) for path in sockets),
         ports=tuple(ListeningPort(address, port, _HELD, _FORM) for address, port in ports.listened),
         nonblocking=True,
         log=folders.nginx_output,

@@ -29,8 +29,10 @@ from svc_webhost.nginx.model import (
     WordPress,
 )
 from svc_webhost.nginx.php import php_rules, static_rules
+from svc_webhost.nginx.previews import PREVIEWED, nobodys_preview, preview_directives, preview_rules, preview_socket
 from svc_webhost.nginx.types import types_of_files
 from svc_webhost.nginx.visitors import GUESSES, visitor_bounds, with_bodies
+from svc_webhost.preview_certificate import preview_certificate
 
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443
@@ -57,6 +59,11 @@ class Ports:
         every = ["0.0.0.0", *(["::"] if self.ipv6 else [])]  # noqa: S104 - sites are public
         return tuple((address, port) for port in (self.http, self.https) for address in every)
 
+    def suffix(self, scheme: str = "https") -> str:
+        """The port for a URL, if it is not the scheme's default."""
+        port, usual = (self.https, HTTPS_PORT) if scheme == "https" else (self.http, HTTP_PORT)
+        return "" if port == usual else f":{port}"
+
     def listen(self, port: int, options: str = "") -> Iterator[str]:
         words = f" {options}" if options else ""
         yield f"listen {port}{words};"
@@ -79,7 +86,7 @@ def render_site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprin
 
 
 def render_main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> str:
-    """The main file, which includes the files of all sites."""
+    """The main file, which includes the files of all sites. Blocks: the certificate of the previews is looked for."""
     return "\n".join(_indented(_main(generation, folders, ports, worker_user))) + "\n"
 
 
@@ -93,26 +100,52 @@ def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str
     content = list(_content(site, folders))
     forces = secure and site.force_https
     if forced := tuple(name for name in names if forces and name not in site.uncertified):
-        to_https = ["location / {", f'return 301 "https://$host{_suffix(ports)}$request_uri";', "}"]
-        yield from _server(site, forced, folders, [*ports.listen(ports.http)], to_https)
-        yield from _server(site, forced, folders, [*ports.listen(ports.https, "ssl http2"), *_tls(site)], content)
+        yield from _server(site, forced, folders, [*ports.listen(ports.http)], _to_https(ports))
+        listening = [*ports.listen(ports.https, "ssl http2"), *_tls(site), *_behind_preview(site, folders)]
+        yield from _server(site, forced, folders, listening, content)
     if others := tuple(name for name in names if name not in forced):
-        yield from _server(site, others, folders, _listen(site, ports), content)
+        yield from _server(site, others, folders, [*_listen(site, ports), *_behind_preview(site, folders)], content)
     for host, target in site.redirects.items():
         secured = forces and target not in site.uncertified
-        to = f'"https://{target}{_suffix(ports)}' if secured else f'"$scheme://{target}$svc_port'
+        to = f'"https://{target}{ports.suffix()}' if secured else f'"$scheme://{target}$svc_port'
         redirect = ["location / {", f'return 301 {to}$request_uri";', "}"]
         yield from _server(site, (host,), folders, _listen(site, ports), redirect)
+    if site.previews:
+        yield from _previews(site, folders, ports)
+
+
+def _previews(site: SiteServer, folders: HostFolders, ports: Ports) -> Iterator[str]:
+    names, listening = tuple(site.previews), [*ports.listen(ports.http)]
+    if site.preview_tls:
+        yield from _server(site, names, folders, listening, _to_https(ports), logged=False)
+        # Without a certificate of its own, nginx uses that of the default server: one context of OpenSSL for all
+        # previews, where one for each would double the time of a reload.
+        listening = [*ports.listen(ports.https, "ssl http2")]
+    suffixes = {scheme: ports.suffix(scheme) for scheme in ("http", "https")}
+    rules = list(preview_rules(site, folders, suffixes, tls=site.preview_tls))
+    yield from _server(site, names, folders, listening, rules, logged=False)
+
+
+def _to_https(ports: Ports) -> list[str]:
+    return ["location / {", f'return 301 "https://$host{ports.suffix()}$request_uri";', "}"]
 
 
 def _server(
-    site: SiteServer, names: tuple[str, ...], folders: HostFolders, listening: list[str], content: list[str]
+    site: SiteServer,
+    names: tuple[str, ...],
+    folders: HostFolders,
+    listening: list[str],
+    content: list[str],
+    *,
+    logged: bool = True,
 ) -> Iterator[str]:
+    """`logged`: whether its requests are in the site's log of accesses."""
     logs = site_logs(folders, site.number)
     yield "server {"
     yield from listening
     yield f"server_name {' '.join(names)};"
-    yield f'access_log "{logs}/access.log" svc;'
+    if logged:
+        yield f'access_log "{logs}/access.log" svc;'
     yield f'error_log "{logs}/error.log" warn;'
     # Requests of the probe are not logged: the log is for visitors' requests.
     yield from (f"location = {PROBE} {{", "access_log off;", "return 404;", "}")
@@ -125,6 +158,11 @@ def _listen(site: SiteServer, ports: Ports) -> list[str]:
     """HTTP, and HTTPS if there is a certificate."""
     secure = [*ports.listen(ports.https, "ssl http2"), *_tls(site)] if site.certificate is not None else []
     return [*ports.listen(ports.http), *secure]
+
+
+def _behind_preview(site: SiteServer, folders: HostFolders) -> Iterator[str]:
+    if site.previews:
+        yield f'listen "unix:{preview_socket(folders)}";'
 
 
 def _tls(site: SiteServer) -> Iterator[str]:
@@ -247,7 +285,7 @@ def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
     # Replaces the value that the visitor has sent, instead of extending it.
     yield "proxy_set_header X-Forwarded-For $remote_addr;"
     yield "proxy_set_header X-Real-IP $remote_addr;"
-    yield "proxy_set_header X-Forwarded-Proto $scheme;"
+    yield "proxy_set_header X-Forwarded-Proto $svc_scheme;"
     yield "proxy_set_header X-Forwarded-Host $host$svc_port;"
     yield "proxy_set_header Upgrade $http_upgrade;"
     yield "proxy_set_header Connection $svc_connection;"
@@ -296,9 +334,10 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     yield from visitor_bounds()
     for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         yield f'{kind}_temp_path "{folders.nginx}/temporary/{kind}";'
-    yield "map $scheme $svc_port {"
-    yield f'http "{_suffix(ports, "http")}";'
-    yield f'https "{_suffix(ports)}";'
+    yield from preview_directives(folders, ports.suffix())
+    yield "map $svc_scheme $svc_port {"
+    yield f'http "{ports.suffix("http")}";'
+    yield f'https "{ports.suffix()}";'
     yield "}"
     yield "server {"
     yield f'listen "unix:{status_socket(folders)}";'
@@ -311,6 +350,7 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     yield "}"
     yield "}"
     yield from _nobody(folders, ports)
+    yield from nobodys_preview(folders)
     yield "include sites/*.conf;"
     yield "}"
 
@@ -321,8 +361,9 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
     yield "server {"
     yield from ports.listen(ports.http, "default_server")
     yield "server_name _;"
-    # Defines the variable for the case that no site sets it.
+    # Defines the variables for the case that no site sets them.
     yield f'set {GUESSES} "";'
+    yield f'set {PREVIEWED} "";'
     yield from _challenges(folders, otherwise="=444")
     yield "location / {"
     yield "return 444;"
@@ -331,7 +372,11 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
     yield "server {"
     yield from ports.listen(ports.https, "ssl http2 default_server")
     yield "server_name _;"
+    # Of unknown names; the certificate is for names of previews, whose servers have none of their own.
     yield "ssl_reject_handshake on;"
+    if (previews := preview_certificate(folders)) is not None:
+        yield f'ssl_certificate "{previews.paths.chain}";'
+        yield f'ssl_certificate_key "{previews.paths.key}";'
     yield "return 444;"
     yield "}"
 
@@ -416,12 +461,6 @@ _HTTP: Final = (
     "}",
     *_SECURITY_HEADERS,
 )
-
-
-def _suffix(ports: Ports, scheme: str = "https") -> str:
-    """The port for a URL, if it is not the scheme's default."""
-    port, usual = (ports.https, HTTPS_PORT) if scheme == "https" else (ports.http, HTTP_PORT)
-    return "" if port == usual else f":{port}"
 
 
 def _indented(lines: Iterator[str]) -> Iterator[str]:

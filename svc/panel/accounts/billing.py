@@ -218,7 +218,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
             # reason.
             log.warning("account.first_site_not_built", site=str(site_id), error=error.message)
     account = await shown_account(services.database, context.principal, account_id)
-    site = await shown_site(services.database, context.principal, site_id) if site_id is not None else None
+    site = await shown_site(services, context.principal, site_id) if site_id is not None else None
     return AccountCreated(**account.model_dump(), site=site)
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import Field
 
+from svc.panel.services import Panel
 from svc.panel.sites.access import visible_row
 from svc.registry.operation import Model
 from svc.registry.paging import Condition
 from svc.registry.principal import Principal
 from svc_actors.panel.accounts.allowances import SHELL_ALLOWED
+from svc_actors.panel.sites.previews import Previews, preview_name, read_previews
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
-from svc_actors.store import Queryable, Record
+from svc_actors.store import Record
 from svc_common.errors import not_found
+from svc_webhost.nginx import Ports
 
 MOST_CPU_PERCENT: Final = 6400
 MOST_MEMORY_MIB: Final = 1024 * 1024
@@ -64,6 +68,9 @@ class Site(Model):
     shell: bool
     account: str
     staging_of: Annotated[UUID | None, Field(description="The site that this one is a staging copy of.")]
+    preview_url: Annotated[
+        str | None, Field(description="Where it is seen before its domain leads here; null without previews.")
+    ]
     created_at: datetime
 
 
@@ -77,16 +84,40 @@ SELECT sites.id, sites.number, sites.domain, sites.type, sites.owner_id, sites.s
 FROM sites JOIN users ON users.id = sites.owner_id"""
 
 
-def site_model(row: Record) -> Site:
+_UNSEEN: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
+
+
+@dataclass(frozen=True)
+class PreviewUrls:
+    previews: Previews
+    ports: Ports
+
+    def of(self, row: Record) -> str | None:
+        """The preview's URL for a site of this row of `SELECT_SITES`."""
+        if self.previews.domain is None or SiteStatus(row["status"]) in _UNSEEN:
+            return None
+        scheme = "https" if self.previews.tls else "http"
+        name = preview_name(row["id"], row["domain"], self.previews.domain)
+        return f"{scheme}://{name}{self.ports.suffix(scheme)}"
+
+
+async def preview_urls(services: Panel) -> PreviewUrls:
+    config = services.config
+    previews = await read_previews(services.database, config.folders)
+    return PreviewUrls(previews, Ports(config.sites_http_port, config.sites_https_port))
+
+
+def site_model(row: Record, previews: PreviewUrls) -> Site:
     """The site of a row of `SELECT_SITES`."""
     members: dict[str, Any] = dict(row)
     limits = SiteLimits(**{name: members.pop(name) for name in SiteLimits.model_fields})
     php = members.pop("php")
     version = SitePhpVersion(version=php["version"]) if php else None
-    return Site(**members, php=version, limits=limits, account=f"s{row['number']}")
+    return Site(**members, php=version, limits=limits, account=f"s{row['number']}", preview_url=previews.of(row))
 
 
-async def shown_site(queryable: Queryable, principal: Principal, site_id: UUID) -> Site:
+async def shown_site(services: Panel, principal: Principal, site_id: UUID) -> Site:
     """The site as the API shows it. Raises not_found."""
     where, absent = Condition("sites.id = $1", (site_id,)), not_found("There is no such site.")
-    return site_model(await visible_row(queryable, principal, SELECT_SITES, where, absent))
+    row = await visible_row(services.database, principal, SELECT_SITES, where, absent)
+    return site_model(row, await preview_urls(services))

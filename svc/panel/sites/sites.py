@@ -29,6 +29,7 @@ from svc.panel.sites.models import (
     MemoryMib,
     Processes,
     Site,
+    preview_urls,
     shown_site,
     site_model,
 )
@@ -152,12 +153,13 @@ async def list_sites(context: Context[Panel], request: SiteListRequest) -> Page[
         request=request,
         tie="sites.id",
     )
-    return Page[Site].of([site_model(row) for row in rows], total, request)
+    previews = await preview_urls(context.services)
+    return Page[Site].of([site_model(row, previews) for row in rows], total, request)
 
 
 @operations.declare("site.get", "One site", Route.get("/sites/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
 async def get_site(context: Context[Panel], request: SiteRequest) -> Site:
-    return await shown_site(context.services.database, context.principal, request.id)
+    return await shown_site(context.services, context.principal, request.id)
 
 
 @operations.declare(
@@ -183,7 +185,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     site = await services.database.transact(work)
     if not planned.by_job:
         await soon(services.actors.ref(SiteActor, str(site.id)).ask(SiteActor.build))
-    return await shown_site(services.database, principal, site.id)
+    return await shown_site(services, principal, site.id)
 
 
 @operations.declare(
@@ -229,7 +231,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
     changed = await ask_change(context, site.id, change)
     if "shell" in values:
         await context.services.sftp.agree()
-    shown = await shown_site(database, principal, site.id)
+    shown = await shown_site(context.services, principal, site.id)
     return SiteUpdated(**shown.model_dump(), handover=changed.result)
 
 
@@ -252,7 +254,7 @@ async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
         await soon(actor.ask(SiteActor.suspend, context.caller, by, request.reason))
     else:
         await soon(actor.ask(SiteActor.unsuspend, context.caller, by))
-    return await shown_site(database, principal, site.id)
+    return await shown_site(context.services, principal, site.id)
 
 
 @operations.declare(

@@ -14,6 +14,8 @@ from svc.service.panel.own_certificate import PanelCertificate
 from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
 from svc_actors.panel.apps.watch import AppWatch
+from svc_actors.panel.certificates.previews import LOOK_SECONDS as PREVIEW_CERTIFICATE_SECONDS
+from svc_actors.panel.certificates.previews import PreviewCertificates
 from svc_actors.panel.certificates.proofs import ChallengeFiles
 from svc_actors.panel.certificates.reasons import Reasons
 from svc_actors.panel.certificates.served import VisitorAddress
@@ -26,6 +28,8 @@ from svc_actors.panel.ports import PortWatch
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.crashes import ROUND_SECONDS as CRASHES_SECONDS
 from svc_actors.panel.sites.crashes import CrashWatch
+from svc_actors.panel.sites.previews import ROUND_SECONDS as PREVIEWS_SECONDS
+from svc_actors.panel.sites.previews import ServedPreviews
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.serving import all_servers
 from svc_actors.panel.sites.site import Site
@@ -81,6 +85,8 @@ async def serve_sites(
     )
     # The web server reads these files as soon as it starts.
     await certificates.restore_files()
+    of_previews = PreviewCertificates(database, actors, folders, proving, config.acme, host.open_acme)
+    await of_previews.restore_files()
     web_server = WebServer(database, host.web, lambda: all_servers(database, folders))
     programs = SitePrograms(database, host.php)
     actors.register(
@@ -103,6 +109,8 @@ async def serve_sites(
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
     loops.repeat_from_now("programs that end by themselves", CRASHES_SECONDS, CrashWatch(database, host.launcher).round)
     loops.keep("web server", web_server.run)
+    loops.repeat("preview addresses", PREVIEWS_SECONDS, ServedPreviews(database, web_server, folders).round)
+    loops.repeat("certificate of previews", PREVIEW_CERTIFICATE_SECONDS, of_previews.round)
     loops.keep("programs of sites", programs.run, step=programs.round)
     apps = AppWatch(database, actors, host.apps)
     loops.keep("applications of sites", apps.run, step=apps.round)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -18,6 +18,7 @@ from svc_actors.certificates import AcmeSettings
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
+from svc_webhost.nginx import SiteServer
 from tests.support.acme_authority import DIRECTORY, FakeAuthority, thumbprint
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client
@@ -101,6 +102,11 @@ class World:
     async def look(self) -> None:
         """The panel does for certificates what there is to do, and the orders that were due have ended."""
         await self.panel.step("certificates of sites")
+
+    def site_served(self) -> SiteServer:
+        web: Any = self.panel.host.web
+        [served] = [each for each in web.sites.values() if each.domain == "example.com"]
+        return cast(SiteServer, served)
 
     async def failed_at(self) -> str | None:
         at: str | None = await self.panel.database.fetchval(
@@ -337,3 +343,59 @@ def test_a_certificate_is_for_names_that_no_wildcard_covers_and_for_no_others_do
     ]
     with pytest.raises(ServiceError):
         chosen_wildcards(["*.badexample.com"], SiteNames(("example.com",), ("example.com",)))
+
+
+async def test_previews_in_a_zone_of_this_server_get_a_wildcard_of_their_own(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    async with server.core(panel_database, tmp_path) as world:
+        server.authority.verdict = server.found
+        await world.root.patch("/settings", {"preview_domain": "previews.example.com"})
+        await world.panel.step("preview addresses")
+        plain = (await world.ada.get(f"/sites/{world.site}")).json()["preview_url"]
+
+        await world.panel.step("certificate of previews")
+        await world.panel.step("preview addresses")
+        url = (await world.ada.get(f"/sites/{world.site}")).json()["preview_url"]
+        served = world.site_served()
+        left = server.knot.answers("_acme-challenge.previews.example.com", "TXT")
+        orders = [order.names for order in server.authority.orders.values()]
+        await world.panel.step("certificate of previews")
+
+    async with server.core(panel_database, tmp_path) as world:
+        await world.panel.step("preview addresses")
+        again = world.site_served()
+        await world.root.patch("/settings", {"preview_domain": "previews.example.net"})
+        await world.panel.step("certificate of previews")
+        await world.panel.step("preview addresses")
+        elsewhere = (await world.ada.get(f"/sites/{world.site}")).json()["preview_url"]
+
+    assert plain.startswith("http://example-com-")
+    assert url == plain.replace("http://", "https://")
+    assert served.preview_tls
+    assert again.preview_tls
+    assert left == frozenset()
+    assert orders.count(["*.previews.example.com"]) == 1
+    assert len(server.authority.orders) == len(orders), "nothing is ordered again"
+    assert elsewhere.startswith("http://")
+    assert await panel_database.fetchval("SELECT count(*) FROM acme_certificates WHERE name = 'previews'") == 0
+
+
+async def test_previews_in_a_zone_that_is_delegated_elsewhere_stay_without_tls(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    server = Server()
+    async with server.core(panel_database, tmp_path) as world:
+        server.parents.parents["example.com"] = frozenset({"ns.elsewhere.example"})
+        await world.root.patch("/settings", {"preview_domain": "previews.example.com"})
+
+        await world.panel.step("certificate of previews")
+        asked = len(server.parents.asked)
+        await world.panel.step("certificate of previews")
+
+        url = (await world.ada.get(f"/sites/{world.site}")).json()["preview_url"]
+    assert len(server.parents.asked) == asked, "the parent is not asked with every round"
+    assert url.startswith("http://example-com-")
+    assert all("previews" not in name for order in server.authority.orders.values() for name in order.names)
+    assert await panel_database.fetchval("SELECT count(*) FROM alerts WHERE message LIKE '%previews%'") == 0

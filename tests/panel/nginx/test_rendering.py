@@ -51,7 +51,8 @@ VARIABLES = set(
         " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
         " svc_frame_options svc_guess svc_guessing svc_body request_filename"
         " svc_referrer_policy svc_hsts svc_passwords svc_realm svc_user svc_authorization remote_user"
-        " http_authorization",
+        " http_authorization svc_scheme svc_https svc_server_port svc_server_addr svc_previewed svc_preview_origin"
+        " svc_preview_referer svc_location",
     )
 )
 
@@ -91,6 +92,8 @@ def valid(kind: Any, text: str) -> bool:
 def sites(draw: st.DrawFn) -> SiteServer:
     names = draw(st.lists(domain, min_size=1, max_size=5, unique=True))
     aliases = tuple(names[1:3])
+    shown = draw(st.sampled_from(((), (names[0],), (names[0], *aliases))))
+    previews = {f"{number}.previews.test": name for number, name in enumerate(shown)}
     redirects = dict.fromkeys(names[3:], names[0])
     sources = draw(st.lists(source.filter(lambda text: valid(RequestPath, text)), max_size=3, unique=True))
     targets = target.filter(lambda text: valid(RedirectTarget, text))
@@ -108,6 +111,8 @@ def sites(draw: st.DrawFn) -> SiteServer:
             PathRedirect(source=each, target=draw(targets), below=draw(st.booleans())) for each in sources
         ),
         serves=draw(serves),
+        previews=previews,
+        preview_tls=draw(st.booleans()),
         certificate=draw(st.none() | st.just(CERTIFICATE)),
         force_https=draw(st.booleans()),
         hsts=draw(st.booleans()),
@@ -149,6 +154,7 @@ def test_any_site_is_rendered_into_whole_blocks_of_its_own(site: SiteServer) -> 
 
     assert set(opened) <= {"server", "location", "upstream", "if"}
     servers = 1 + len(site.redirects) + (site.certificate is not None and site.force_https)
+    servers += bool(site.previews) * (1 + site.preview_tls)
     assert opened.count("server") == servers
     assert text.count("location ^~ /.well-known/acme-challenge/ {") == servers
     assert ("ssl_certificate" in text) == (site.certificate is not None)

@@ -46,6 +46,19 @@ class Kept:
 
 
 @dataclass
+class Previewed:
+    """What a browser got that knows the preview's address only."""
+
+    url: str
+    pages: dict[str, httpx.Response]
+    signed_in: httpx.Response
+    dashboard: httpx.Response
+    cookies: set[str]
+    """The domains of those that the browser has."""
+    log: list[str]
+
+
+@dataclass
 class Life:
     """What was seen, in the order in which it was done."""
 
@@ -71,6 +84,7 @@ class Life:
     maintained: int
     back: int
     plugin: list[dict[str, Any]]
+    previewed: Previewed
     kept: tuple[Kept, Kept, Kept]
     handed: dict[str, Any]
     """At the backup, damaged, and restored."""
@@ -166,10 +180,42 @@ async def used(
         maintained=maintained,
         back=(await someone.get("/")).status_code,
         plugin=plugin,
+        previewed=await by_preview(panel, root, created, trust, reset["password"]),
         kept=await restored(panel, root, created, someone, path_in(uploaded)),
         handed=await handed_over(panel, root, created, someone, trust, reset["password"]),
         **await removed(panel, root, created),
     )
+
+
+async def by_preview(
+    panel: PanelPrograms, root: httpx.AsyncClient, site: dict[str, Any], trust: ssl.SSLContext, password: str
+) -> Previewed:
+    set_ = await root.patch("/settings", json={"preview_domain": "previews.example.net"})
+    assert set_.status_code == 200, set_.text
+    url = (await root.get(f"/sites/{site['id']}")).json()["preview_url"]
+    log = panel.data / "logs" / "sites" / site["account"] / "access.log"
+    async with httpx.AsyncClient(transport=AtThisServer(trust), base_url=url, timeout=60) as browser:
+        with trio.fail_after(60):
+            while True:
+                try:
+                    await browser.get("/robots.txt")
+                    break
+                except httpx.TransportError:
+                    await trio.sleep(0.1)  # The web server takes it up outside of this process.
+        before = len(log.read_text().splitlines())
+        paths = ("/", "/hello-world/", "/wp-login.php", "/wp-admin/", "/wp-json/", "/robots.txt")
+        pages = {path: await browser.get(path, follow_redirects=True) for path in paths}
+        form = {"log": "ada", "pwd": password, "wp-submit": "Log In", "redirect_to": f"{url}/wp-admin/profile.php"}
+        signed_in = await browser.post("/wp-login.php", data=form)
+        dashboard = await browser.get(signed_in.headers.get("Location", "/"), follow_redirects=True)
+        return Previewed(
+            url,
+            pages,
+            signed_in,
+            dashboard,
+            {cookie.domain for cookie in browser.cookies.jar},
+            log.read_text().splitlines()[before:],
+        )
 
 
 async def handed_over(
@@ -431,3 +477,22 @@ def test_one_that_is_handed_over_goes_on_without_what_its_owner_before_knew(life
     # The form again, as for any wrong password.
     assert handed["by_old_password"] == life.wrong.status_code == 200
     assert handed["administrator"] == "bob@example.com"
+
+
+def test_it_is_used_by_its_preview_alone_before_its_domain_leads_here(life: Life) -> None:
+    seen, host = life.previewed, httpx.URL(life.previewed.url).host
+    opened = [*seen.pages.values(), seen.dashboard]
+
+    assert host.startswith("blog-example-com-")
+    assert host.endswith(".previews.example.net")
+    assert {each.status_code for each in opened} == {200}
+    assert {each.url.host for page in opened for each in (page, *page.history)} == {host}
+    assert TITLE in html.unescape(seen.pages["/"].text)
+    assert "Dashboard" in seen.dashboard.text or "Profile" in seen.dashboard.text
+    assert seen.signed_in.status_code == 302
+    for page in opened:
+        assert not re.search(rf"(?:https?:)?(?://|\\/\\/){re.escape(DOMAIN)}", page.text), page.url
+        assert page.headers["X-Robots-Tag"] == "noindex, nofollow"
+    assert seen.pages["/robots.txt"].text == "User-agent: *\nDisallow: /\n"
+    assert seen.cookies == {host}
+    assert {line.split()[0] for line in seen.log} == {"127.0.0.1"}

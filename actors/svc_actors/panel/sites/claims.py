@@ -17,6 +17,7 @@ from uuid import UUID
 
 from svc_actors.panel.accounts import members
 from svc_actors.panel.sites.names import SiteName
+from svc_actors.panel.sites.previews import require_no_preview
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction
 from svc_common.errors import conflict, not_found
@@ -31,6 +32,7 @@ async def claim(
     """Add names to a site; returns their ids. Raises `conflict`; then nothing was claimed."""
     await _lock(tx, (name.registrable for name in names))
     await _require_free(tx, [name.name for name in names])
+    await require_no_preview(tx, [name.name for name in names])
     await _require_own(tx, owner_id, names)
     held = await tx.fetchval("SELECT count(*) FROM site_domains WHERE site_id = $1", site_id)
     if held + len(names) > MOST_NAMES:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from svc_actors.certificates import covers
 from svc_actors.panel.sites.php import pool_of
+from svc_actors.panel.sites.previews import Previews, read_previews
 from svc_actors.panel.sites.protected_paths import logins_of_paths, protected_path
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus, SiteType
@@ -123,12 +124,13 @@ async def _servers(
     ):
         having[row["site_id"]].fingerprint = row["fingerprint"]
         having[row["site_id"]].certified = row["names"]
-    return [_checked(site, having[site.id], folders) for site in served]
+    previews = await read_previews(queryable, folders)
+    return [_checked(site, having[site.id], previews, folders) for site in served]
 
 
-def _checked(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer | Unservable:
+def _checked(site: SiteRow, has: _Having, previews: Previews, folders: HostFolders) -> SiteServer | Unservable:
     try:
-        return _server(site, has, folders)
+        return _server(site, has, previews, folders)
     except ServiceError as error:
         return Unservable(site.number, error.message)
     except ValidationError as error:
@@ -138,12 +140,13 @@ def _checked(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer | 
         return Unservable(site.number, str(error)[:500])
 
 
-def _server(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer:
+def _server(site: SiteRow, has: _Having, previews: Previews, folders: HostFolders) -> SiteServer:
     others = [row for row in has.names if row["name"] != site.domain]
+    aliases = tuple(row["name"] for row in others if not row["redirect_to_primary"])
     return SiteServer(
         number=site.number,
         domain=site.domain,
-        aliases=tuple(row["name"] for row in others if not row["redirect_to_primary"]),
+        aliases=aliases,
         redirects={row["name"]: site.domain for row in others if row["redirect_to_primary"]},
         path_redirects=tuple(
             PathRedirect(source=row["path"], target=row["target"], status=row["status"], below=row["below"])
@@ -158,6 +161,8 @@ def _server(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer:
         ),
         force_https=site.force_https,
         staged=None if has.verifier is None else Staged(login=STAGING_LOGIN, verifier=has.verifier),
+        previews=previews.names(site.id, (site.domain, *aliases)),
+        preview_tls=previews.tls,
     )
 
 

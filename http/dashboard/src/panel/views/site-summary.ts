@@ -24,6 +24,9 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
         ["Type", typeLabel(site.type)],
         ...(site.proxy_target ? [["Served from", html`<span class="mono">${site.proxy_target}</span>`] as [string, Fragment]] : []),
         ["Names", html`${[site.domain, ...site.aliases].map((name) => html`<div>${name}</div>`)}`],
+        ...(site.preview_url
+          ? [["Preview", html`<a href=${site.preview_url} target="_blank" rel="noreferrer">${site.preview_url}</a>`] as [string, Fragment]]
+          : []),
         ["Visitors by HTTP", site.force_https ? "are sent to HTTPS" : "stay with HTTP"],
         ["Owner", site.owner_email],
         ["Account", html`<span class="mono">${site.account}</span>`],

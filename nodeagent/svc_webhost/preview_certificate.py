@@ -1,0 +1,68 @@
+"""The certificate of all previews, a wildcard, as files that the web server reads as root:
+
+    certificates/previews/<domain>/s0/<fingerprint>/   chain.pem and key.pem, which never change
+    certificates/previews/current                      a symbolic link to the folder of the one to serve
+
+The link decides: what it names is complete, since it is replaced last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from svc_common.durable import sync_folder
+from svc_webhost.certificate_files import CertificateFiles, CertificatePaths
+from svc_webhost.folders import HostFolders
+
+_ONLY: Final = 0
+"""The number of a site, for which `CertificateFiles` has a folder each."""
+
+
+@dataclass(frozen=True)
+class PreviewCertificate:
+    """`domain`: the name below which its wildcard is. `fingerprint`: SHA-256 of the certificate, in hex."""
+
+    domain: str
+    fingerprint: str
+    paths: CertificatePaths
+
+
+def preview_certificate(folders: HostFolders) -> PreviewCertificate | None:
+    """The certificate to serve, if its files are there. Blocks."""
+    try:
+        domain, _, fingerprint = (_folder(folders) / "current").readlink().parts
+    except FileNotFoundError:
+        return None
+    paths = CertificateFiles(_folder(folders) / domain).paths(_ONLY, fingerprint)
+    there = paths.chain.exists() and paths.key.exists()
+    return PreviewCertificate(domain, fingerprint, paths) if there else None
+
+
+def put_preview_certificate(folders: HostFolders, domain: str, fingerprint: str, chain: str, key: bytes) -> None:
+    """Make this the certificate to serve. Repeating it changes nothing. Blocks."""
+    own = _folder(folders)
+    for folder in (folders.certificates, own):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    files = CertificateFiles(own / domain)
+    files.mend(_ONLY, fingerprint, chain, key)
+    served = preview_certificate(folders)
+    if served is not None and (served.domain, served.fingerprint) == (domain, fingerprint):
+        return
+    there = files.paths(_ONLY, fingerprint).chain.parent
+    new = own / "current.new"
+    new.unlink(missing_ok=True)
+    new.symlink_to(there.relative_to(own))
+    new.replace(own / "current")
+    sync_folder(own)
+    files.forget_old(_ONLY, fingerprint)
+
+
+def remove_preview_certificate(folders: HostFolders) -> None:
+    """From now on there is none to serve. Its files stay, which earlier configurations may name. Blocks."""
+    (_folder(folders) / "current").unlink(missing_ok=True)
+
+
+def _folder(folders: HostFolders) -> Path:
+    return folders.certificates / "previews"
