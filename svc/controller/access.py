@@ -1,4 +1,5 @@
-"""Which projects a caller may see. To a customer, another's id and an absent one look the same: `not_found`."""
+"""Which projects a caller may see. A customer gets the same error, `not_found`, for the id of another customer's
+resource and for an id that does not exist."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from svc_common.errors import not_found
 
 
 def visible_projects(principal: Principal, column: str = "project_id") -> Condition:
-    """The rows whose `column` is a project that the caller may see, as a condition of SQL with its own `$1`."""
+    """An SQL condition for the rows whose `column` is a project that the caller may see. Its argument is numbered
+    `$1`."""
     if principal.is_operator:
         return EVERYTHING
     return Condition(f"{column} IN ({projects_of('$1')})", (principal.user_id,))
 
 
 async def require_visible(queryable: Queryable, principal: Principal, project_id: UUID | None, *, what: str) -> None:
-    """Raise `not_found`, naming `what` the id was for, unless the caller may see the project."""
+    """Raise `not_found` unless the caller may see the project. `what` is the noun for the resource in the message."""
     if principal.is_operator:
         return
     if project_id is None or not await queryable.fetchval(

@@ -1,4 +1,5 @@
-"""Counts of the fleet for /metrics: read from the database at a scrape, from the counts that lists maintain."""
+"""Counts of the fleet for /metrics, read from the database at each scrape. Most come from the counts that are
+maintained for lists."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from svc_actors.store import Database
 from svc_common.errors import ServiceError
 
 DEADLINE: Final = 3.0
-"""Seconds. Prometheus allows ten a scrape, and the process's own figures are needed even while the database hangs."""
+"""Seconds for a census. Prometheus allows ten for a scrape, and has to get the process's own metrics even while the
+database hangs."""
 
 Numbers = Mapping[tuple[str, ...], float]
 
@@ -43,7 +45,8 @@ class Census:
 
 
 class CensusTaker:
-    """Holds the last census. If the database did not answer, the census is empty and `database_up` is false."""
+    """Takes a census at each scrape and keeps the last one. If the database does not answer, the census is empty and
+    `database_up` is false."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,5 @@
-"""The certificate shown to browsers and API clients: its details, and ordering a new one by ACME at once."""
+"""Operations on the certificate that browsers and API clients are shown: its details, and ordering a new one by ACME at
+once."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ def issued_file(data_dir: Path) -> Path:
 
 
 def install(data_dir: Path, issued: CertificateWithKey) -> None:
-    """Write a certificate to the file that the listener reads. The database has it as well; this copy is for
-    OpenSSL."""
+    """Write a certificate to the file that the listener reads. The certificate is stored in the database; the file
+    exists because OpenSSL reads certificates from files."""
     file = issued_file(data_dir)
     content = issued.key + issued.chain.encode()
     if file.exists() and file.read_bytes() == content:

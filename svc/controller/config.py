@@ -1,4 +1,4 @@
-"""The controller's configuration: given when it starts, and constant while it runs."""
+"""The controller's configuration, which is fixed from its start to its end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ControllerConfig:
     """Loopback only: /metrics and /healthz."""
     heartbeat_seconds: float = 5.0
     certificate: tuple[Path, Path] | None = None
-    """The operator's own certificate for browsers and API clients, and its key: PEM files. Without it the controller's
-    own authority signs one."""
+    """The operator's own certificate for browsers and API clients, and its key: PEM files. Without them the
+    controller's own authority signs a certificate."""
     acme: AcmeSettings | None = None
-    """The ACME authority that issues and renews this certificate. Until it has, the controller's own authority signs
-    one."""
+    """The ACME authority that issues and renews this certificate. Until the first one is issued, browsers are shown a
+    certificate of the controller's own authority."""
     further_origins: tuple[str, ...] = ()
     """Further origins at which browsers see the pages, behind a proxy: https://panel.example"""
     mail: MailSettings | None = None

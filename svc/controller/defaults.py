@@ -17,8 +17,8 @@ from svc_actors.store import Database, Transaction
 NAT_NETWORKS: Final = tuple(
     IPv4Network(text) for text in ("10.77.0.0/16", "10.177.0.0/16", "172.27.0.0/16", "192.168.128.0/17")
 )
-"""The default network is the first that holds no address of this host: otherwise the hosts that carry it would answer
-for the controller's own address or its neighbours'."""
+"""Candidates for the default network; the first one that contains no address of this host is used. Otherwise the nodes,
+which answer for the addresses of the network, would answer for the address of the controller or of its neighbours."""
 _LOCK: Final = 0x5356_4445
 _PLANS: Final = (
     # name, slug, vcpus, memory in MiB, disk in GiB
@@ -29,7 +29,7 @@ _PLANS: Final = (
 
 
 async def seed_defaults(database: Database) -> None:
-    """Run at every start: creates the defaults once, and adds what is new in the catalogue."""
+    """Called at every start: creates the defaults at the first one, and adds new entries of the image catalogue."""
     await _make_once(database)
     await ensure_catalogue(database)
 
@@ -54,15 +54,16 @@ async def _make_once(database: Database) -> None:
 
 
 def _nat_network() -> IPv4Network:
-    """The range for machines behind NAT: the first of four that the host has no address in. If the host has addresses
-    in all four, the first is returned: its administrator sees that the pool is refused, and creates another one."""
+    """The range for machines behind NAT: the first of four ranges that contains no address of this host. If the host
+    has addresses in all four, the first is returned: its administrator sees that the pool is refused, and creates
+    another one."""
     own = _own_addresses()
     return next((network for network in NAT_NETWORKS if not any(one in network for one in own)), NAT_NETWORKS[0])
 
 
 def _own_addresses(path: Path = Path("/proc/net/fib_trie")) -> list[IPv4Address]:
-    """Read from the kernel's routes to this host's own addresses. Each address is followed by its routes, of which
-    there may be several."""
+    """This host's own addresses, from the kernel's routes to them. In the file, each address is followed by one or more
+    lines about its routes."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,5 @@
-"""Images that machines are created from. Administrators write; everyone reads the enabled ones."""
+"""Operations on images, from which machines are created. Administrators change images; everybody may read those that
+are enabled."""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ class ImageCreateRequest(Request):
 
     @property
     def platform(self) -> Platform:
-        """Current Windows versions need both; a Windows that was installed under a BIOS boots under nothing else."""
+        """The platform of machines created from the image. A Windows image has Secure Boot and a TPM 2.0 by default,
+        which current Windows versions need; but if its firmware is set to BIOS, it has no TPM by default."""
         windows = self.os_family is OsFamily.WINDOWS
         firmware = self.firmware or (Firmware.UEFI_SECURE if windows else Firmware.BIOS)
         wants_tpm = windows and firmware is not Firmware.BIOS
@@ -267,7 +269,7 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
     upload=True,
 )
 async def upload_image(context: Context[Controller], request: ImageRequest) -> Image:
-    """Write the file below the data folder, computing its digest on the way, then add the record."""
+    """Write the file below the data folder while computing its digest, and then update the record."""
     database = context.services.database
     row = await database.fetchrow("SELECT source, slug FROM images WHERE id = $1 AND kind <> 'empty'", request.id)
     if row is None:

@@ -186,7 +186,8 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
 
 
 def _machines(principal: Principal, q: str) -> Condition:
-    """At most twenty matches of each search, so that a text that most machines have costs no more than another."""
+    """At most twenty matches of each kind of search, so that a text which most machines contain costs as little as a
+    rare one."""
     own = joined([NOT_DELETED, visible_projects(principal, "vms.project_id")])
     ways = [named(q)]
     if holders := holders_of(q):

@@ -28,7 +28,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Loops, ServiceLoop, Transaction
 from svc_actors.webhooks.receivers import Receivers
 
-# Background loops, by their names in alerts and in the log; one watch may have several.
+# Background loops, by their names in alerts and in the log.
 ControllerLoop = (
     ServiceLoop
     | Literal[
@@ -64,7 +64,7 @@ class Controller:
     windows_passwords: WindowsPasswords
     outbox: Outbox
     receivers: Receivers
-    """For alert webhooks."""
+    """Sends the deliveries of alert webhooks."""
     agent: AgentRelease
     """The release that nodes are upgraded to."""
     loops: ControllerLoops
@@ -81,10 +81,10 @@ class Controller:
         await give_project(tx, user_id, email, role)
 
 
-# A new person starts with a project, since machines, groups and bills belong to one.
+# A new customer gets a project, since machines and groups belong to a project.
 async def give_project(tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
-    """Give a customer a project of their own, named after their address; administrators and staff see every project
-    anyway."""
+    """Create a project for a new customer, named after their address. Administrators and staff get none, since they see
+    every project."""
     if role is not Role.CUSTOMER:
         return
     # An operator may have given this name to a project already; then the new project gets a number appended.

@@ -25,7 +25,7 @@ TASK_COLUMNS = ("id", "op", "status", "resource=resource_name", "progress", "cre
 
 LOG_PAGE = 1000
 
-# A task that has not ended is sorted after all that have.
+# Tasks that have not ended come after all that have.
 _SORTABLE: Sortable = {
     "created_at": "created_at",
     "ended_at": "ended_at",
@@ -137,7 +137,8 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
 
 
 def _known_total(request: TaskList, principal: Principal) -> Condition | None:
-    """The number of tasks in the list, from maintained counts of ended tasks, plus the few open ones."""
+    """The number of tasks in the list: maintained counts of ended tasks, plus a count of the few open ones. None if the
+    list is filtered otherwise."""
     wanted = (request.status, request.op, request.resource_kind)
     if request.q or request.node:
         return None
@@ -164,7 +165,8 @@ def _known_total(request: TaskList, principal: Principal) -> Condition | None:
 
 
 def _blocks(request: TaskList, principal: Principal) -> Blocks | None:
-    """All tasks by the day on which they were created: ended ones from maintained counts, open ones one by one."""
+    """Counts of all tasks by the day of their creation: maintained counts of ended tasks, and the open tasks one by
+    one."""
     filters = (request.q, request.status, request.op, request.resource_kind, request.node)
     if not principal.is_operator or any(filters):
         return None
@@ -182,8 +184,8 @@ async def page_of_tasks(
     known_total: Condition | None = None,
     blocks: Blocks | None = None,
 ) -> Page[TaskModel]:
-    """The tasks that the caller may see and that meet the conditions (on columns of `tasks`). `known_total` is their
-    number if it is known without counting, `blocks` the numbers of parts of them."""
+    """The tasks that the caller may see and that meet the conditions (on columns of `tasks`). `known_total` gives their
+    number, if a maintained count has it; `blocks` are maintained counts of parts of the list."""
     rows, total = await paginate(
         queryable,
         select="SELECT * FROM tasks",
@@ -205,7 +207,7 @@ async def page_of_tasks(
 
 
 def node_filter(node_id: UUID | None, principal: Principal, column: str) -> Condition:
-    """The filter by node. It would reveal placement to a customer, so theirs matches nothing."""
+    """The filter by node. A customer's filter matches no task, since it would reveal on which node a machine is."""
     if node_id is not None and not principal.is_operator:
         return Condition("false")
     return equals(column, node_id)
@@ -231,7 +233,8 @@ async def task_log(context: Context[Controller], request: TaskLogRequest) -> lis
 
 
 _KEEPS_THE_OWNER_OUT: Final = frozenset({"vm.backup", "vm.backups.forget"})
-"""Tasks that may take hours, during which the machine takes no other order: the machine's owner may cancel them."""
+"""Tasks that may take hours, and during which the machine accepts no other order. So the machine's owner may cancel
+them."""
 
 
 @operations.declare(

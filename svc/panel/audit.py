@@ -1,4 +1,4 @@
-"""The audit log: who did what, from where, with which result (hosting-panel-api.md, What the service does, 6)."""
+"""The audit log: who did what, from where, with which result (the panel's specification, What the service does, 6)."""
 
 from __future__ import annotations
 

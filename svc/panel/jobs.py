@@ -32,7 +32,7 @@ CANCEL_WAIT = 10.0
 background."""
 _OF_SITE = (
     "jobs.owner_id",
-    # Without jobs of a previous owner, and without the server's own jobs about the site.
+    # Jobs of a previous owner, and the server's own jobs about the site, are left out.
     "(SELECT sites.id FROM sites WHERE sites.id = jobs.site_id AND sites.owner_id = jobs.owner_id)",
 )
 _KIND = Shape("[a-z][a-z0-9_]*([.][a-z0-9_]+)*", "a kind of job, as site.delete")
@@ -107,7 +107,7 @@ class JobModel(Model):
 
 
 async def job_answer(queryable: Queryable, job: Job) -> JobModel:
-    """The answer of an operation that has queued this job. Called in the transaction that queued it, so the job is
+    """The answer of an operation that has queued this job. Called in the same transaction, so the status is always
     `queued`."""
     return JobModel.of(job, (await steps_of(queryable, [job.id]))[job.id])
 

@@ -29,7 +29,7 @@ class LogLines(Model):
 
 
 async def log_part(log: Path, *, after: str | None, text: str | None, most: int) -> LogPart:
-    """As `read_log`; an invalid cursor is the caller's mistake."""
+    """As `read_log`, but an invalid cursor raises `invalid`, since it is the caller's mistake."""
     try:
         return await trio.to_thread.run_sync(lambda: read_log(log, after=after, text=text, most=most))
     except BadCursorError as error:

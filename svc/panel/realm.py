@@ -1,4 +1,4 @@
-"""How the panel differs from other services of the kernel (hosting-panel-api.md, Authentication and Errors)."""
+"""How the panel differs from other services of the kernel (the panel's specification, Authentication and Errors)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ REALM = Realm(
     title="Hosting Panel",
     token_prefix="svc_",  # noqa: S106 - the public start of a token
     session_cookie="svc_session",
-    # Sites belong to owners and not to projects: here each owner is the only member of their own "project".
+    # The panel has no projects, since sites belong to people: each owner is the only member of a "project" with their
+    # own id.
     projects_of=lambda user: f"SELECT {user}::uuid",
     nothing=Done,
     public_events=frozenset({EventKind.SYSTEM}),

@@ -142,7 +142,7 @@ async def install(context: Context[Panel], request: Empty) -> JobModel:
 
 
 def _offered(seen: ReleaseCheck | None, own: OwnRelease | None) -> OfferedRelease | None:
-    """Verified again: the release may have brought other keys."""
+    """The offered release, verified again: the running release may have brought other keys."""
     if own is None or seen is None or seen.line is None:
         return None
     try:

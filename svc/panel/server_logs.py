@@ -27,7 +27,7 @@ class ServerLogSource(StrEnum):
     """The output of nginx at its start, and about configurations that it refused."""
     NAME_SERVER = "name_server"
     KEEPER = "keeper"
-    """Which programs were started, ended and started again."""
+    """The keeper's log: which programs it has started, which have ended, and which were restarted."""
 
 
 class ServerLogLines(LogLines):

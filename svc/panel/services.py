@@ -136,4 +136,4 @@ class Panel:
         return self.config.data_dir / "audit"
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
-        """A new person starts with nothing."""
+        """A new person gets no initial records."""

@@ -1,5 +1,5 @@
-"""Access accounts of a site: sign-in to its files by SFTP, as the site's user and confined to its folder, or to a
-shell, which runs commands as the site's own programs run.
+"""Access accounts of a site. An account signs in by SFTP, as the site's user and confined to the site's folder, or to a
+shell, whose commands run like the site's own programs.
 
 A password is stored as a hash that the SFTP server compares (yescrypt); a generated one is shown once.
 """

@@ -239,7 +239,8 @@ async def create(context: Context[Panel], request: StagingCreateRequest) -> Stag
         copy = await create_site(tx, context.caller, wanted)
         title = f"Staging of {live.domain}"[:200]
         await write_order(tx, copy.id, WordPressOrder(title, ordered.locale, ordered.admin_email))
-        # Recorded as scheduled, so that the copy gets no schedule: only the live site runs its due tasks.
+        # Recorded as if the schedule had been created, so that the copy gets none: only the live site runs its due
+        # tasks.
         await write_cron_scheduled(tx, copy.id)
         await change_record(tx, copy, {"force_https": True})
         job = await copying.order_copy(tx, live, copying.CREATE, f"Copy {live.domain} to {copy.domain}")
@@ -273,7 +274,7 @@ async def refresh(context: Context[Panel], request: StagingRefreshRequest) -> Jo
         job = await copying.order_copy(tx, live, copying.REFRESH, f"Copy {live.domain} to {copy.domain} again")
         await write_move(tx, live, StagingOrder.REFRESH, job_id=job.id)
         if copy.status is SiteStatus.FAILED:
-            # The creation of the copy was never finished, so it is continued.
+            # The creation of the copy was interrupted, so it is continued.
             await write_status(tx, copy, site_move(copy.status, SiteOrder.CREATE), None)
         await audit.record(tx, context.caller, live.target, {"copy": copy.domain, "job": job.id})
         return await job_answer(tx, job)

@@ -159,8 +159,8 @@ class PanelWebhooks(Webhooks[WebhookCreateRequest, WebhookUpdateRequest, Webhook
 
 
 def _tested_with(events: list[str]) -> WebhookEvent:
-    """The event that does the least harm if the receiver ignores `test`: update.installed concerns no customer, so
-    nothing is created, suspended or deleted."""
+    """The event of a test delivery that does the least harm if the receiver ignores `test`. update.installed concerns
+    no customer, so the receiver creates, suspends or deletes nothing."""
     if WebhookEvent.UPDATE_INSTALLED in events or events == [EVERY_EVENT]:
         return WebhookEvent.UPDATE_INSTALLED
     return WebhookEvent(events[0])

@@ -247,8 +247,8 @@ async def wordpress_order(
     title: WordPressTitle | None,
     language: WordPressLanguage | None,
 ) -> WordPressOrder | None:
-    """The order of a site's WordPress, if its type is wordpress. Raises `invalid` for options of a WordPress on another
-    type and for an unknown language; `unavailable` if this server cannot list languages."""
+    """What to install as a site's WordPress; None if the site is of another type. Raises `invalid` for options of a
+    WordPress on another type and for an unknown language; `unavailable` if this server cannot list languages."""
     if type_ is not SiteType.WORDPRESS:
         for field, value in (("title", title), ("language", language)):
             if value is not None:
@@ -297,7 +297,7 @@ async def _told(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _address(context: Context[Panel], site: SiteRow) -> str:
-    """The address for visitors: HTTPS as soon as there is a certificate."""
+    """The URL at which visitors reach the site: by HTTPS as soon as there is a certificate."""
     config = context.services.config
     certificate = await read_site_certificate(context.services.database, site.id)
     if certificate.fingerprint is not None:

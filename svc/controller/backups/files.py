@@ -140,7 +140,7 @@ async def open_files(context: Context[Controller], request: CopyRequest) -> Task
 )
 async def list_files(context: Context[Controller], request: CopyListRequest) -> BackupFolder:
     require_path(request.path)
-    _, copy = await _readable(context, request.id, request.backup_id)
+    _, copy = await _authorised_copy(context, request.id, request.backup_id)
     told = await copy.folder(request.volume, request.path, request.offset)
     return BackupFolder(
         path=told.path,
@@ -174,12 +174,12 @@ async def list_files(context: Context[Controller], request: CopyListRequest) -> 
 )
 async def download_file(context: Context[Controller], request: CopyDownloadRequest) -> BackupFilePart:
     require_path(request.path)
-    vm, copy = await _readable(context, request.id, request.backup_id)
+    vm, copy = await _authorised_copy(context, request.id, request.backup_id)
     told = await copy.part(request.volume, request.path, request.offset, request.limit)
     version = _version(request.backup_id, told)
     if request.version is not None and request.version != version:
         raise conflict("The file has changed since the download started.", hint="Start again at offset 0.")
-    # The first part requested writes an audit row, whichever it is: a download need not start at 0.
+    # The first request of a download writes the audit row, whatever its offset: a download need not start at 0.
     download = (context.principal.user_id, request.id, f"{told.volume}:{told.path}", version)
     if context.services.downloads.needs_audit(download, anew=request.offset == 0):
         await _record(context, vm, request, told)
@@ -202,14 +202,15 @@ async def download_file(context: Context[Controller], request: CopyDownloadReque
     scope=Scope.WRITE,
 )
 async def close_files(context: Context[Controller], request: CopyRequest) -> None:
-    vm, copy = await _readable(context, request.id, request.backup_id)
+    vm, copy = await _authorised_copy(context, request.id, request.backup_id)
     await copy.close()
     async with context.services.database.transaction() as tx:
         await audit.record(tx, context.caller, _target(vm), {"copy_id": str(request.backup_id)})
 
 
-async def _readable(context: Context[Controller], vm_id: UUID, copy_id: UUID) -> tuple[Record, OpenCopy]:
-    """The machine of a backup that the caller may read, and the copy. Raises not_found, forbidden."""
+async def _authorised_copy(context: Context[Controller], vm_id: UUID, copy_id: UUID) -> tuple[Record, OpenCopy]:
+    """Check that the caller may read this backup, and return its machine and the copy to read from. Raises not_found,
+    forbidden."""
     if context.principal.impersonation_id is not None:
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     vm = await visible_machine(context.services.database, context.principal, vm_id)
@@ -235,6 +236,7 @@ def _target(vm: Record) -> Target:
 
 
 def _version(copy_id: UUID, told: CopiedPart) -> str:
-    """The file's version: a copy never changes, so the copy and the file's place in it identify the content."""
+    """The version of the file, from the copy's id and the file's path, size and time: a copy never changes, so these
+    identify the content."""
     told_of = f"{copy_id} {told.volume} {told.size_bytes} {told.modified} {told.path}"
     return hashlib.sha256(told_of.encode()).hexdigest()[:32]

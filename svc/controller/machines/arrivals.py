@@ -1,7 +1,7 @@
-"""If a creation finds only nodes that are still arriving, it waits for them for a while instead of being refused.
+"""Retries the creation of a machine while the nodes that could take it are still connecting, instead of refusing it.
 
-A node is arriving if its agent is connected and its first inventory is not yet processed, or if it joined a moment ago
-and its agent still probes the host. A node that is simply away is not waited for.
+A node is arriving if its agent is connected but its first inventory is not processed yet, or if it joined a moment ago
+and its agent is still probing the host. A creation does not wait for a node that is offline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from svc_actors.store import PositionLost, SlowReader, Subscription
 T = TypeVar("T")
 
 LONGEST_WAIT: Final = 25.0
-"""Seconds. Shorter than clients wait for an answer (35 s on the command line), so that they get the reason."""
+"""Seconds. Less than clients wait for an answer (35 s on the command line), so that they get the reason of a
+refusal."""
 
 _JOINING_SECONDS: Final = 120.0
 """How long a node that has never connected counts as arriving."""
@@ -30,8 +31,8 @@ _JOINING_SECONDS: Final = 120.0
 async def retry_when_nodes_arrive(
     services: Controller, create: Callable[[], Awaitable[T]], *, node_id: UUID | None, location_id: UUID | None
 ) -> T:
-    """The result of `create`. While `create` raises `NodesAway` and a node is arriving, it is retried when a node comes
-    online. Only the waiting in between has a deadline: a creation is never cut off."""
+    """The result of `create`. If `create` raises `NodesAway` while a node is arriving, it is called again when a node
+    comes online. The deadline limits only the waits between the calls: a call of `create` is never cancelled."""
     deadline = trio.current_time() + LONGEST_WAIT
     try:
         return await create()
@@ -41,7 +42,7 @@ async def retry_when_nodes_arrive(
     async with services.events.subscribe(None) as events:
         while True:
             try:
-                return await create()  # Created at once, because a node may have come online before the subscription.
+                return await create()  # Tried at once, because a node may have come online before the subscription.
             except NodesAway:
                 if not await _node_comes_online(events, deadline):
                     raise
@@ -71,5 +72,5 @@ async def _node_comes_online(events: Subscription, deadline: float) -> bool:
                 if event.kind == ControllerEvent.NODE and event.payload["change"] == NodeState.ONLINE.value:
                     return True
         except (SlowReader, PositionLost):
-            return False  # There are more events than this reader can follow: the caller is asked to try again.
+            return False  # This subscription was too slow and has lost events, so the caller is asked to try again.
     return False

@@ -1,5 +1,6 @@
-"""Creating a machine: the request is resolved and checked here, then placed and recorded at once
-(`svc_actors.controller.machines.creation`). The same idempotency key never creates a second machine."""
+"""Creating a machine. The request is resolved and checked here; then the machine is placed and recorded in one
+transaction (`svc_actors.controller.machines.creation`). A repeated request with the same idempotency key creates no
+second machine."""
 
 from __future__ import annotations
 
@@ -131,7 +132,8 @@ async def create(context: Context[Controller], request: VMCreateRequest) -> VMCr
         context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
     )
     if replayed:
-        # The answer may contain a password: a caller who has lost access to the project since does not get it again.
+        # The answer may contain a password, so a caller who has lost access to the project since does not get the
+        # answer again.
         await require_visible(context.services.database, context.principal, answer.vm.project_id, what="machine")
     if replayed or answer.replayed:
         context.effects.status = 200
@@ -156,8 +158,8 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     except ServiceError as refused:
         if key is None or refused.code is not ErrorCode.CONFLICT:
             raise
-        # The claim of the key was lost because its process was delayed, and another caller with the same key was
-        # faster.
+        # This process was delayed so long that its claim of the key expired, and another caller with the same key has
+        # created the machine.
         made = await find_by_key(database, key)
         if made is None:
             raise
@@ -212,8 +214,8 @@ async def _way_in(
 async def resolve(
     queryable: Queryable, principal: Principal, request: VMCreateRequest, key: IdempotencyKey | None
 ) -> tuple[NewMachine, GuestSignIn]:
-    """The request with every name looked up and every size known. The password comes last, so that no crypt is computed
-    for a request that is refused here."""
+    """Look up every name in the request and determine every size. The password is hashed last, so that no hash is
+    computed for a request that is refused here."""
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
         raise forbidden("Only administrators name the node of a machine.")
     source = await _source(queryable, principal, request)
@@ -260,7 +262,8 @@ def start_creation(services: Controller, new: NewMachine, created: Created) -> N
 
 
 async def answer_repeated(context: Context[Controller], request: VMCreateRequest, row: Record) -> VMCreateResult:
-    """The answer to a repeated order whose first answer was lost when its process died after creating the machine."""
+    """The answer to a repeated order if the machine was created, but the process died before it stored the first
+    answer."""
     database, principal = context.services.database, context.principal
     task = await get_task(database, row["task_id"])
     if task is None:
@@ -297,7 +300,8 @@ async def _source(queryable: Queryable, principal: Principal, request: VMCreateR
 
 
 async def _plan(queryable: Queryable, request: VMCreateRequest, source: BackupSource | None) -> Record | None:
-    """The named plan; without a plan and a size, the plan of the machine that the backup is of."""
+    """The plan that the request names. If it names neither a plan nor sizes, the plan of the machine that was backed
+    up."""
     sizes = (request.vcpus, request.memory_mib, request.disk_gib)
     if source is not None and request.plan is None and all(size is None for size in sizes):
         return await enabled_plan(queryable, request.plan_id or source.plan_id, None)

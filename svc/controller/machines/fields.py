@@ -36,7 +36,7 @@ Selector = Annotated[
 
 
 def _at_most_32_kib(text: str) -> str:
-    """Characters outside ASCII are several bytes each."""
+    """Limits the bytes of a text: a character outside ASCII has several."""
     if len(text.encode()) > 32_768:
         raise ValueError("holds more than 32 KiB")
     return text
@@ -66,7 +66,7 @@ def _no_address(hostname: str) -> str:
 
 Hostname = Annotated[
     str,
-    # Linux takes 64 characters, also where an image sets the whole name and not its first part.
+    # The limit of Linux, which also applies to images that set the whole name instead of its first part.
     Field(max_length=64, description="Host name of the guest; the machine's name by default."),
     Shape(
         r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
@@ -88,13 +88,13 @@ Confirmation = Annotated[str, Field(max_length=64, description="The machine's na
 
 
 def has_labels(selector: str | None, column: str = "vms.labels") -> Condition:
-    """True for rows with labels in `column` that have each label of the selector, with the selector's value if it gives
-    one."""
+    """True for rows whose labels (in `column`) include every label of the selector. If the selector gives a value for a
+    label, the value must be equal."""
     if selector is None:
         return EVERYTHING
     terms = [term.partition("=") for term in selector.split(",")]
     keys = [key for key, equals, _ in terms if not equals]
-    # If a key is given with two values, no machine matches, because none has both.
+    # A selector with two values for one key matches no machine, because a machine has one value for each key.
     values = [{key: value} for key, equals, value in terms if equals]
     clauses = [f"{column} <> '{{}}'", f"{column} ?& $1::text[]"]
     clauses += [f"{column} @> ${number}::jsonb" for number, _ in enumerate(values, start=2)]

@@ -1,7 +1,7 @@
 """Finding machines by part of the name, by an address, or by the start of the id.
 
-Each condition here is served by an index, and each by a different one: no index serves an OR over several tables. A
-search over several of them is therefore a union of ids.
+Each condition here uses an index, each a different one. PostgreSQL uses no index for an OR over several tables, so a
+search by several conditions is a UNION of ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from svc.registry.paging import EVERYTHING, Condition, contains, joined, literal
 _PIECES: Final = "text_pieces(ARRAY[name, hostname])"
 _LIKE_AN_ADDRESS: Final = re.compile(r"(?=.*[.:])[0-9a-f.:/]+", re.IGNORECASE)
 _LEAST_OF_AN_ID: Final = 6
-"""Characters: fewer would be a word rather than the start of an id."""
+"""The least length of a text that is searched as the start of an id: a shorter one is more likely a word."""
 
 
 def named(q: str | None) -> Condition:
@@ -69,7 +69,7 @@ def id_prefix(q: str, column: str) -> Condition | None:
 
 
 def union(selects: Sequence[Condition]) -> Condition:
-    """The rows of all of these SELECTs, each with arguments of its own."""
+    """A UNION of these SELECTs, whose arguments are renumbered."""
     numbered: list[str] = []
     args: list[object] = []
     for select in selects:

@@ -20,7 +20,7 @@ _GIB: Final = 1024**3
 @dataclass(frozen=True)
 class BackupSource:
     """`image`: `id`, `login_user`, `os_family` and `kind` of the image that the machine was created from. `node_id`:
-    the node whose target holds the backup; None: every node reaches it."""
+    the only node that can reach the backup's target; None if every node can."""
 
     held: SourceCopy
     node_id: UUID | None

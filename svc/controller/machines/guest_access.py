@@ -1,8 +1,8 @@
 """How the owner gets into a new machine: the account, its password, its SSH keys.
 
-Invariant: a chosen password leaves this module only as its SHA-512 crypt; in the clear only for Windows, which takes no
-crypt. A generated password is also returned in the clear, for the one answer that shows it (specification, Password
-rule for set_password).
+Invariant: a chosen password leaves this module only as its SHA-512 crypt hash, except for Windows, which takes no hash.
+A generated password is also returned in the clear, for the single answer that shows it (specification, Password rule
+for set_password).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WindowsPassword:
 
 
 async def password(chosen: str | None, account: str, *, field: str) -> GuestPassword:
-    """The caller's password, or a generated one. Raises invalid if the caller's breaks the policy."""
+    """The password that the caller chose, or a generated one. Raises invalid if the chosen one breaks the policy."""
     if chosen is None:
         made_up = _made_up(account)
         return GuestPassword(await _crypt(made_up), made_up)
@@ -76,7 +76,8 @@ def _made_up(account: str) -> str:
 async def ssh_keys(
     queryable: Queryable, principal: Principal, given: Sequence[str], key_ids: Sequence[UUID]
 ) -> tuple[str, ...]:
-    """The keys given as text and those given by id, without duplicates. Raises invalid, not_found."""
+    """The SSH keys that are given as text together with those given by id, without duplicates. Raises invalid,
+    not_found."""
     keys = [parse_public_key(key, field="ssh_keys")[0] for key in given]
     if key_ids:
         rows = await queryable.fetch(

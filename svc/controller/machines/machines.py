@@ -135,7 +135,7 @@ def _known_total(request: VMList, principal: Principal) -> Condition | None:
 
 
 def _blocks(request: VMList, principal: Principal) -> Blocks | None:
-    """All machines by the day on which they were created."""
+    """Counts of all machines by the day of their creation, if the request lists all machines."""
     if not principal.is_operator or any((request.q, request.label, request.project, request.node, request.status)):
         return None
     numbers = "SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'vms by day'"
@@ -143,7 +143,7 @@ def _blocks(request: VMList, principal: Principal) -> Blocks | None:
 
 
 def _groups(request: VMList, principal: Principal) -> Groups | None:
-    """Machines by displayed status, of one node or of all."""
+    """Counts of machines by displayed status, of one node or of all nodes."""
     if not principal.is_operator or request.q or request.label or request.project:
         return None
     shown = shown_status("words[1]")
@@ -185,8 +185,8 @@ async def machine_tasks(context: Context[Controller], request: VMTasksRequest) -
     columns=("at", "actor", "operation", "outcome"),
 )
 async def machine_activity(context: Context[Controller], request: VMActivityRequest) -> Page[AuditEntry]:
-    """A customer reads what was done within the project and what they tried themselves. Refused attempts of strangers
-    belong to no project and are not shown: they say nothing of the machine."""
+    """A customer sees what was done within the project, and their own attempts. Refused attempts of other people are
+    not in the project and are not shown: they did not affect the machine."""
     database, principal = context.services.database, context.principal
     machine = await visible_machine(database, principal, request.id)
     own = Condition("project_id = $1 OR actor_id = $2", (machine["project_id"], principal.user_id))

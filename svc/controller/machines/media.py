@@ -1,6 +1,6 @@
 """The CD-ROM drive of a machine: insert an ISO image of the store, and eject it.
 
-The machine's actor decides both; the task that the answer names carries them out.
+The machine's actor decides about the order; the task in the answer carries it out.
 """
 
 from __future__ import annotations

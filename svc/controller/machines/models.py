@@ -135,7 +135,7 @@ class VM(Model):
             "addresses": addresses,
             "facts": VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
         }
-        # All other fields are columns of `VM_SELECT` of the same names.
+        # Every other field has the name of its column in `VM_SELECT`.
         columns = {name: row[name] for name in cls.model_fields.keys() - computed.keys()}
         return cls.model_validate(columns | computed)
 
@@ -168,20 +168,22 @@ _AWAY: Final = "ARRAY(SELECT id FROM nodes WHERE state <> 'online')"
 
 
 def shown_status(status: str) -> str:
-    """The SQL expression of the displayed status for the stored one; needs the machine's row of `nodes`."""
+    """An SQL expression that turns the stored status into the displayed one. The query must join the machine's row of
+    `nodes`."""
     return f"CASE WHEN nodes.state <> 'online' AND {status} IN {_UNSEEN} THEN 'unknown' ELSE {status} END"
 
 
 def has_status(status: VMStatus | None) -> Condition:
-    """True for machines with this displayed status; for all without one. Stated in terms of stored columns, so that an
-    index can be used."""
+    """True for machines with this displayed status; for all machines if it is None. The condition is on stored columns,
+    so that an index can be used."""
     if status is None:
         return EVERYTHING
     if status is VMStatus.UNKNOWN:
         return Condition(f"vms.node_id = ANY({_AWAY}) AND vms.status IN {_UNSEEN}")
     if status.value not in UNKNOWN_WHILE_AWAY:
         return Condition("vms.status = $1", (status.value,))
-    # NOT IN is one hash lookup for each machine; <> ALL would compare it with each node that is away.
+    # NOT IN takes one hash lookup for each machine; <> ALL would compare the machine's node with every node that is
+    # offline.
     here = "vms.node_id IS NULL OR vms.node_id NOT IN (SELECT id FROM nodes WHERE state <> 'online')"
     return Condition(f"vms.status = $1 AND ({here})", (status.value,))
 
@@ -189,7 +191,7 @@ def has_status(status: VMStatus | None) -> Condition:
 GUEST_IP: Final = "CASE WHEN family(ip) = 6 AND masklen(ip) < 128 THEN host(ip + 1) ELSE host(ip) END"
 """The SQL expression of `guest_address`, of an allocation's `ip`."""
 
-# Outer joins by a primary key cost nothing when rows are only counted: the planner drops them.
+# These outer joins by a primary key cost nothing when rows are only counted: the planner removes them.
 VM_SELECT: Final = f"""
 SELECT vms.*, {shown_status("vms.status")} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,

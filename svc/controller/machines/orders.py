@@ -1,5 +1,5 @@
-"""Orders for a machine: power, changes, a password, removal. The machine's Machine actor decides each. The answer comes
-as soon as the decision is stored and names the task that carries it out."""
+"""Orders for a machine: power, changes, a password, removal. The actor `Machine` of the machine decides about each
+order. The answer is sent as soon as the decision is stored, and names the task that carries the order out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Changing a machine's processor. Its Machine actor decides; the task in the answer carries it out."""
+"""Changing a machine's processor. The machine's actor decides about the order; the task in the answer carries it
+out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Resizing a machine or reinstalling it. It stays the same machine: name, addresses and history remain.
 
-The machine's actor decides each; the task that the answer names carries it out. Billing systems call the same functions
-(`svc.controller.provisioning.changes`).
+The machine's actor decides about the order; the task in the answer carries it out. Orders of billing systems use the
+same functions (`svc.controller.provisioning.changes`).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def of_plan(plan: Record, *, reboot: bool, bounded: bool) -> NewSize:
 
 
 def of_sizes(sizes: SizeFields, *, reboot: bool) -> NewSize:
-    """The machine keeps its plan for the plan's limits on traffic and addresses."""
+    """Explicit sizes. The machine keeps its plan, whose limits on traffic and addresses continue to apply."""
     return NewSize(None, sizes.vcpus, sizes.memory_mib, sizes.disk_gib, reboot, bounded=False)
 
 
@@ -216,8 +216,8 @@ async def reinstall_machine(
     key: str | None,
     decide: Decide | None = None,
 ) -> Reinstallation:
-    """`row` is the result of `visible_machine`. `key`, the caller's, keeps an order whose answer was lost in a crash
-    from being done twice."""
+    """Order a reinstallation. `row` is the result of `visible_machine`. `key` is the caller's idempotency key: an order
+    whose answer was lost in a crash is not carried out twice."""
     services, principal = context.services, context.principal
     wanted = await _image(services.database, row, system.image_id, image, iso)
     if wanted["kind"] == "iso":
@@ -299,8 +299,8 @@ def _order(principal: Principal, key: str | None) -> str | None:
 
 
 async def offers_password(queryable: Queryable, row: Record, system: SystemFields, image: str | None) -> bool:
-    """Whether the system has an account with a password, by the access mode and image that are given or else are the
-    machine's."""
+    """Whether the new system has an account with a password. This depends on the access mode and the image: those of
+    the request, or else those of the machine."""
     wanted = await _image(queryable, row, system.image_id, image)
     if wanted["kind"] == "iso":
         return False

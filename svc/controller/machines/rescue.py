@@ -1,7 +1,7 @@
 """Rescue of a machine that does not boot: a small system from memory, with the machine's disks attached and not
 mounted.
 
-The machine's actor decides its start and end; the task that the answer names carries them out.
+The machine's actor decides about the order to start or end a rescue; the task in the answer carries it out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Snapshots of a machine's disks, inside the disks: to go back to after a change. They are no backup.
+"""Snapshots of a machine's disks, to return to after a failed change. They are stored inside the disks, so they are no
+backup.
 
-The machine's actor decides each order; the task that the answer names carries it out.
+The machine's actor decides about each order; the task in the answer carries it out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SSH public keys of people (RFC 4253, section 6.6; OpenSSH's one-line form), offered when a machine is created.
 
-Invariant: a stored key is a well-formed key line without options or newlines, so it can be written to a machine as it
-is. Only operators may have more than `MOST_KEYS`.
+Invariant: a stored key is a well-formed line of a public key without options and newlines, so it can be written to a
+machine unchanged. Only operators may have more than `MOST_KEYS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svc_common.public_keys import parse_public_key
 operations = Operations[Controller]()
 
 MOST_KEYS: Final = 100
-"""A limit, since a key has up to 16 KiB."""
+"""A limit, because a key may have 16 KiB."""
 _SELECT = """
 SELECT k.id, k.user_id, u.email AS owner, k.name, k.public_key, k.fingerprint, k.created_at
 FROM ssh_keys AS k JOIN users AS u ON u.id = k.user_id"""

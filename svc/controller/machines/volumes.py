@@ -1,8 +1,8 @@
 """Volumes: a machine's disks besides its first. They outlive the machine; disks that a deletion keeps become volumes
 too.
 
-The machine's actor decides about an attached volume; orders for a free volume are decided here, under a lock on its
-row.
+Orders for an attached volume are decided by the machine's actor. Orders for a free volume are decided here, while its
+row is locked.
 """
 
 from __future__ import annotations

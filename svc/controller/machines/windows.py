@@ -73,8 +73,8 @@ async def show_setup(context: Context[Controller], request: VMRequest) -> Window
     command=("vm", "windows-credential"),
 )
 async def take_credential(context: Context[Controller], request: VMRequest) -> WindowsCredential:
-    """The password is read in the machine before it counts as taken. So if it cannot be read, it can still be taken
-    later."""
+    """The password is first read from the machine and then marked as taken. So if it cannot be read now, it can still
+    be taken later."""
     services = context.services
     row = await _windows_machine(context, request.id)
     windows.require_offered(await windows.setup_of(services.database, request.id))

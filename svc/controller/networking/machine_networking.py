@@ -1,8 +1,8 @@
-"""A machine's network as its owner sees and changes it: NICs, addresses, groups, rate; and whether its host has applied
-it.
+"""A machine's network as its owner sees and changes it: NICs, addresses, groups, rate; and whether the host has applied
+the recorded network.
 
-A change is answered as soon as it is recorded; the machine's host follows (`status`). Customers choose among the pools
-from which the machine may get another address (`pools`), within the limits of their plan.
+A change is answered as soon as it is recorded. The host applies it afterwards; `status` says whether it has. Customers
+choose among the pools from which the machine may get another address (`pools`), within the limits of their plan.
 """
 
 from __future__ import annotations
@@ -262,7 +262,8 @@ def _status(vm: Record, *, online: bool) -> NetworkStatus:
 
 
 def _error(vm: Record, status: NetworkStatus, principal: Principal) -> str | None:
-    """Customers do not see the host's own error text: it names details of the provider's."""
+    """The error to show. Customers do not see the host's own message, which may contain details of the provider's
+    systems."""
     if status is not NetworkStatus.FAILED:
         return None
     return str(vm["net_error"]) if principal.is_operator else _REFUSED

@@ -156,8 +156,8 @@ def _known_total(request: AllocationList) -> Condition:
 
 
 def _held_as(q: str | None, pool_id: UUID) -> Condition:
-    """Addresses that start with the text, and those whose machine, or the note on them, contains it. Each arm uses its
-    own index; an OR over three tables would use none."""
+    """Addresses that start with the text, and addresses whose machine or note contains it. Each SELECT of the union
+    uses its own index; an OR over three tables would use none."""
     if not q:
         return EVERYTHING
     return Condition(
@@ -300,8 +300,7 @@ async def force_free_address(context: Context[Controller], request: NotedAddress
 
 
 def _reserved_as(q: str | None, pool_id: UUID) -> Condition:
-    """The kind or note contains the text, or any address of the reservation starts with it: an end or one in
-    between."""
+    """Reservations whose kind or note contains the text, or that include an address which starts with the text."""
     if not q:
         return EVERYTHING
     said = contains(q, "reservations.kind", "reservations.note")

@@ -19,7 +19,8 @@ from svc_common.errors import not_found
 
 
 def _address(given: object) -> IPv4Address | IPv6Address:
-    """Refuses a zone (`fe80::1%eth0`), which means something on one host only, and numbers."""
+    """Parse an address. Numbers are refused, and so are addresses with a zone (`fe80::1%eth0`), which has a meaning on
+    one host only."""
     if isinstance(given, str) and "%" not in given:
         try:
             return ip_address(given)
@@ -29,7 +30,7 @@ def _address(given: object) -> IPv4Address | IPv6Address:
 
 
 def _network(given: object) -> IPv4Network | IPv6Network:
-    """A network, or a single address."""
+    """Parse a network, or a single address."""
     if isinstance(given, str) and "%" not in given:
         try:
             meant = ip_network(given, strict=False)
@@ -43,8 +44,8 @@ def _network(given: object) -> IPv4Network | IPv6Network:
 
 
 def _held_address(given: object) -> IPv4Address | IPv6Address:
-    """192.0.2.0/28 is sixteen addresses and is refused; 192.0.2.5/28 is one address with its prefix, as on a machine's
-    NIC."""
+    """Parse a single address. 192.0.2.5/28 is accepted, since it is one address with its prefix length, as a machine's
+    NIC has it; 192.0.2.0/28 is refused, since it means sixteen addresses."""
     if isinstance(given, str) and "%" not in given:
         try:
             interface = ip_interface(given) if "/" in given else ip_interface(ip_address(given))
@@ -59,7 +60,7 @@ def _held_address(given: object) -> IPv4Address | IPv6Address:
 
 Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address, json_schema_input_type=str)]
 HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
-"""An address, or an IPv6 sub-prefix as lists show it, which means its first address."""
+"""An address. An IPv6 sub-prefix, the form in which lists show it, stands for its first address."""
 Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
 Vlan = Annotated[int, Field(ge=1, le=4094, description="The VLAN of a bridged pool.")]
 Nameservers = Annotated[list[Address], Field(max_length=8, description="An address of a DNS server.")]
@@ -101,7 +102,7 @@ class PoolModel(Model):
 
     @classmethod
     def of(cls, row: Record) -> PoolModel:
-        """From a row of `POOLS`."""
+        """The model of a row of `POOLS`."""
         counts = PoolCounts.of(row)
         return cls(
             id=row["id"],

@@ -155,7 +155,7 @@ async def delete_pool(context: Context[Controller], request: PoolRequest) -> Non
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it."""
+    """The value in the form that JSON can store."""
     if isinstance(value, list):
         return [str(each) for each in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)

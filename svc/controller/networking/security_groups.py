@@ -1,7 +1,7 @@
-"""Security groups: rules about machines' own traffic, and which machines are in which groups.
+"""Security groups: firewall rules for machines, and which machines are in which groups.
 
 A customer has the groups of their own projects, and may use the groups that administrators offer to all projects. A
-change is answered as soon as it is recorded; the hosts of the group's machines follow.
+change is answered as soon as it is recorded. The hosts of the group's machines apply it afterwards.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _rule(row: Record) -> SecurityGroupRule:
 
 
 def _told(rule: SecurityGroupRule) -> dict[str, Any]:
-    """The rule as the audit has it: the given fields only."""
+    """The rule for the audit, with only the fields that were given."""
     return rule.model_dump(mode="json", exclude={"created_at"}, exclude_none=True)
 
 

@@ -1,7 +1,8 @@
 """How a node joins: a one-time token, the script that a new host runs, and the exchange that makes the host a node.
 
-The host trusts only what came with the token: the command pins the key of the server that it reads the script from, and
-the script accepts the controller's authority only if its SHA-256 is the fingerprint it was given.
+The host trusts only the command that came with the token. The command pins the public key of the server from which it
+downloads the script, and the script accepts the controller's authority only if its SHA-256 is the fingerprint in the
+command.
 """
 
 from __future__ import annotations
@@ -220,8 +221,9 @@ async def node_package(context: Context[Controller], request: Empty) -> bytes:
 
 
 def _command(services: Controller, token: str, fingerprint: str) -> str:
-    """curl checks the pinned key also with -k, which is needed because no authority vouches for the certificate yet. It
-    asks for the nodes' name, for which the controller shows a certificate of its own authority."""
+    """The command for a new host. It calls curl with -k, because the host does not trust the controller's authority
+    yet; curl still verifies the pinned key. It requests the server name for nodes, for which the controller shows a
+    certificate of its own authority."""
     config = services.config
     url, host, port = config.public_url, config.url_host, config.api_port
     certificate = services.authority.server_certificate(config.data_dir, config.public_host)

@@ -1,7 +1,8 @@
-"""Marking a node as lost: an administrator says that it will not come back, since no host can.
+"""Marking a node as lost: an administrator declares that the node will not come back. The controller cannot find that
+out itself.
 
-From then on its machines are deleted without it. Their addresses stay `releasing`, because a host that is thought dead
-may still use them; `pool.force_free` releases each.
+From then on the node's machines can be deleted without the node. Their addresses stay `releasing`, because a host that
+is believed dead may still use them; `pool.force_free` releases a single address.
 """
 
 from __future__ import annotations

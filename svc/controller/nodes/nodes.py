@@ -1,7 +1,7 @@
 """Nodes as an administrator sees and changes them. How a node joins is in `joining`.
 
-Capacity and health are the node's last report: the last heartbeat of a connected node, the last stored figures of any
-other.
+Capacity and health are those that the node reported last: in its last heartbeat while it is connected, or else the last
+stored ones.
 """
 
 from __future__ import annotations
@@ -288,7 +288,8 @@ async def node_samples(context: Context[Controller], request: NodeSamplesRequest
         sortable={"hour": "hour"},
         default_sort="hour",
         request=request,
-        # Rows of several nodes may have the same hour; a row's place (ctid) is unique in the table.
+        # Samples of several nodes have the same hour. The tie is broken by ctid, the physical place of a row, which is
+        # unique in the table.
         tie="ctid",
     )
     return Page[NodeSample].of([NodeSample(**row) for row in rows], total, request)
@@ -370,7 +371,7 @@ def _shown(
 
 @dataclass(frozen=True)
 class _LastUpgrade:
-    """The last task that upgraded a node's agent, to `release`, or tried to."""
+    """The last task that upgraded a node's agent to `release`, or failed to."""
 
     status: TaskStatus
     release: str

@@ -107,7 +107,7 @@ async def list_orphans(context: Context[Controller], request: Empty) -> list[Orp
             try:
                 kept[row["vm_id"]] = await kept_machine(context.services.gateway, row["node_id"], row["vm_id"])
             except (ServiceError, NodeUnavailable):
-                return  # The orphan is shown without the agent's answer.
+                return  # The agent did not answer: the orphan is shown without the host's data.
 
     with trio.move_on_after(_SHOWN_WITHIN):
         async with trio.open_nursery() as nursery:
@@ -205,7 +205,8 @@ async def write_off_node(context: Context[Controller], request: OrphanNode) -> N
 
 
 async def _delete_from_host(context: Context[Controller], node_id: UUID, request: OrphanDiscard) -> None:
-    """The deletion is recorded before it is ordered, since a command to a host cannot be undone."""
+    """Delete the machine from its host. The deletion is recorded before the host gets the order, since an order cannot
+    be undone."""
     services = context.services
 
     async def work(tx: Transaction) -> None:

@@ -1,8 +1,8 @@
-"""The node agent as a wheel of its own, built from the installed package: a host needs nothing of the controller's.
+"""Builds the node agent as a separate wheel from the installed package, so that a host needs no code of the controller.
 
-The same sources give the same bytes. The wheel contains the lock files that the agent is installed from
-(tools/lock-agent): a host installs as root only the versions chosen here, verified by their hashes, whatever its
-package index offers.
+The build is reproducible: the same sources give the same bytes. The wheel contains the lock files from which the
+agent's dependencies are installed (tools/lock-agent). So a host installs, as root, only the locked versions with
+matching hashes, whatever its package index offers.
 """
 
 from __future__ import annotations

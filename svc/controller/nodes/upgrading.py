@@ -115,7 +115,8 @@ async def _order(
         node_id=node.id,
         project_id=None,
         parameters=upgrade_parameters(context.services.agent, together, at_once),
-        # The task waits for its turn for as long as the other nodes take; its own work on the node has a deadline.
+        # No timeout of the task: it waits for its turn while other nodes are upgraded. The upgrade of the node itself
+        # has a deadline.
         timeout=None,
     )
 

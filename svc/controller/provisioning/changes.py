@@ -1,5 +1,5 @@
-"""Changing the plan, size or system of a service's machine, by the same orders as for any machine. The service's own
-row is updated in the transaction that decides the order."""
+"""Changing the plan, size or system of a service's machine. The orders are those for any machine; the row of the
+service is updated in the transaction in which the order is decided."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Ordering a service creates its customer, its machine (by the same path as a customer's own order), and its row, once.
+"""Ordering a service. The customer, the machine (created in the same way as by a customer's own order) and the
+service's row are each created once, however often the order is repeated.
 
-The service and its machine are one transaction (`create_machine`), so a crash leaves both or neither; the customer and
-their project are created before, and a repeated order finds them.
+The service and its machine are created in one transaction (`create_machine`), so after a crash both exist or neither
+does. The customer and their project are created before; a repeated order finds and uses them.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         made = await find_by_key(database, key)
         if made is None or made["id"] != before.vm_id:
             raise records.reference_taken(request.integration, request.external_ref)
-        # The process of the first call died after it had created the machine, so its answer was lost.
+        # The process of the first call died after it had created the machine and before it stored its answer.
         answer = await answer_repeated(context, _machine_order(request, before.project_id), made)
         return ProvisionResult(service=await shown_service(database, before.id), **dict(answer))
     customer = await database.transact(partial(_customer, context=context, request=request))
@@ -254,8 +255,8 @@ def _machine_order(request: ProvisionCreateRequest, project_id: UUID) -> VMCreat
 
 
 def _without_secrets(order: VMCreateRequest) -> Mapping[str, Any]:
-    """Without secrets: a retry may generate a password that was chosen the first time, and a chosen one is stored
-    nowhere."""
+    """The order without its secrets: a chosen password is stored nowhere, and a repeated order may generate one where
+    the first chose one."""
     kept = order.model_dump(mode="json", exclude={"set_password", "user_data"}, exclude_none=True)
     return kept | {"password": order.password or order.set_password is not None}
 

@@ -1,5 +1,6 @@
-"""Orders of a billing system for an existing service. Each is decided in one transaction and answered at once; the
-machine follows (`svc_actors.controller.provisioning.settling`). Repeating an order changes nothing."""
+"""Orders of a billing system for an existing service. Each order is decided in one transaction and answered at once.
+The machine is changed afterwards (`svc_actors.controller.provisioning.settling`). Repeating an order changes
+nothing."""
 
 from __future__ import annotations
 
@@ -110,6 +111,6 @@ async def _decided(
     try:
         await settle(services.database, services.actors, service_id)
     except DomainError as error:
-        # The decision is stored; the watch will ask the machine again.
+        # The decision is stored, so the order succeeds: a background loop asks the machine's actor again.
         log.info("service.machine_follows_later", service_id=str(service_id), error=str(error))
     return await shown_service(services.database, service_id)

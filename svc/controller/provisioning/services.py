@@ -36,7 +36,7 @@ from svc_common.errors import not_found
 operations = Operations[Controller]()
 
 _OF_A_SERVICE: Final = "SELECT $1 = 'vm' AND EXISTS (SELECT FROM services WHERE vm_id = $2)"
-"""A billing system's token sees no tasks of other machines."""
+"""True for tasks of machines that belong to a service: the token of a billing system sees no others."""
 
 LAST_EVENTS: Final = 1000
 """The most events in an answer of GET events, newest first."""

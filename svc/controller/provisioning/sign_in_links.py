@@ -1,7 +1,8 @@
 """Single sign-on: a link that signs a browser in as the customer of a service, for a billing system that has
 authenticated them.
 
-Links are administrators' to create, as support sessions are: a creator of links can act as any customer.
+Only administrators may create links, as only they may start support sessions: the creator of a link can act as any
+customer.
 
 Invariants: a link works once, for 90 seconds, and only into a customer's account that is not suspended; it leads to a
 path of this service and nowhere else; its creator is recorded with the session that it starts; only its SHA-256 is
@@ -84,7 +85,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
 async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
 
     async def work(tx: Transaction) -> str:
-        # If a link is used twice at the same time, one of the two finds no row.
+        # The row is deleted by the first use: of two concurrent uses of a link, one finds no row.
         link = await tx.fetchrow(
             """DELETE FROM service_sign_in_links WHERE token_hash = $1 AND expires_at > now()
                RETURNING service_id, made_by""",

@@ -50,7 +50,7 @@ _COUNTED: Final = (
     """coalesce(used.sent, 0) + CASE policy.direction WHEN 'both' THEN coalesce(used.received, 0) ELSE 0 END"""
 )
 
-# $1 is the period; it comes from the list's first condition.
+# $1 is the period, the argument of the list's first condition (`_in_period`).
 _MONTHS: Final = f"""vms
 LEFT JOIN plans ON plans.id = vms.plan_id
 LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
@@ -189,7 +189,8 @@ async def _last_months(queryable: Queryable, vm_id: UUID) -> list[TrafficMonth]:
 
 
 def _in_period(period: Period) -> Condition:
-    """Machines that existed in the month, as far as is known, and any with traffic counted in it."""
+    """Machines with traffic counted in the month, and machines that exist now and were created before its end. Also has
+    the argument $1 of `_MONTHS`."""
     return Condition(
         "$1::text IS NOT NULL AND (used.vm_id IS NOT NULL OR (vms.deleted_at IS NULL AND vms.created_at < $2))",
         (period, start_of(next_period(period))),
@@ -197,7 +198,8 @@ def _in_period(period: Period) -> Condition:
 
 
 def _known_total(period: Period) -> Condition | None:
-    """The number of machines in the present month: all, and the deleted ones with traffic counted in it."""
+    """The number of machines in the list of the present month: all existing ones, and deleted ones with traffic counted
+    in this month. None for another month."""
     if period != period_of(utc_now()):
         return None
     return Condition(
@@ -220,7 +222,7 @@ async def _totals(queryable: Queryable, period: Period, own: list[Condition]) ->
 
 
 async def _periods(queryable: Queryable, own: list[Condition]) -> list[str]:
-    """Every month from the first reading to the present, without reading every row."""
+    """Every month from the first reading to the present. Only the first month is queried, so not every row is read."""
     present = period_of(utc_now())
     condition = joined(own)
     first = await queryable.fetchval(

@@ -2,7 +2,7 @@
 
 Every order takes an idempotency key, by the rules of `svc.registry.idempotency`, and is idempotent without one too: a
 suspended account can be suspended again, perhaps with another reason. An order is decided in one transaction. The
-server's programs are changed afterwards, and retried until that succeeds.
+programs on the server are changed afterwards; that is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         try:
             await soon(services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build))
         except ServiceError as error:
-            # The account exists, and its site shows the outcome: either its creation continues, or it has failed with a
-            # reason.
+            # The account exists, so the order succeeds. The site's status shows whether its creation continues or has
+            # failed, and why.
             log.warning("account.first_site_not_built", site=str(site_id), error=error.message)
     account = await shown_account(services.database, context.principal, account_id)
     site = await shown_site(services, context.principal, site_id) if site_id is not None else None
@@ -233,7 +233,7 @@ async def _customer(tx: Transaction, request: AccountCreateRequest, password_has
         return await person_records.add(
             tx, email=request.email, role=Role.CUSTOMER, password_hash=password_hash, **values
         )
-    kept = member["password_hash"] or password_hash  # If they have chosen a password themselves, it stays.
+    kept = member["password_hash"] or password_hash  # a password that the person has chosen stays
     await person_records.change(tx, member["id"], values | {"role": Role.CUSTOMER, "password_hash": kept})
     made: UUID = member["id"]
     return made
@@ -315,7 +315,8 @@ async def change_plan(context: Context[Panel], request: AccountPlanRequest) -> A
 
 
 async def _refuse_while_ended(tx: Transaction, person: person_records.Person) -> None:
-    """Raises `conflict` while a termination runs: sites that are about to be deleted would be served again."""
+    """Raises `conflict` while the account is being terminated: otherwise sites that are about to be deleted would be
+    served again."""
     job = await tx.fetchval(
         """SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') AND parameters ->> 'user_id' = $2""",
         TERMINATION,
@@ -331,7 +332,8 @@ async def _refuse_while_ended(tx: Transaction, person: person_records.Person) ->
 async def _decided(
     context: Context[Panel], request: AccountOrderRequest, work: Callable[[Transaction], Awaitable[list[UUID]]]
 ) -> Account:
-    """Decide about an account in one transaction. `work` returns the sites that the server must update."""
+    """Decide about an account in one transaction. `work` makes the change and returns the ids of the sites that have to
+    be updated on the server."""
 
     async def run() -> Account:
         changed = await context.services.database.transact(work)
@@ -342,7 +344,8 @@ async def _decided(
 
 
 async def ordered(context: Context[Panel], key: str | None, request: Request, run: Callable[[], Awaitable[T]]) -> T:
-    """The answer of `run`, executed once for each key. Status 200 marks a replay of an order that created something."""
+    """The answer of `run`, which is executed once for each key. If the stored answer of an order that created something
+    is replayed, the status is 200."""
     answer, replayed = await run_idempotent(context, key=key, request=request, run=run)
     if replayed:
         context.effects.status = 200

@@ -59,7 +59,7 @@ async def delete(context: Context[Panel], request: PersonRequest) -> JobModel:
 
 
 class AccountDeletion:
-    """The work of the job. It can be repeated: if the person is gone already, it succeeds."""
+    """The work of the job. It can be repeated: if the person is deleted already, it succeeds."""
 
     def __init__(self, database: Database, remove_backups: Callable[[UUID], Awaitable[None]]) -> None:
         self._database = database
@@ -81,8 +81,8 @@ class AccountDeletion:
             raise _owns("something") from None
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """An interrupted deletion continues. A failed or cancelled one restores the account's previous state, unless an
-        administrator has restored it meanwhile."""
+        """An interrupted deletion is queued again. After a failed or cancelled one the account's previous state is
+        restored, unless an administrator has restored the account meanwhile."""
         user_id = UUID(job.parameters["user_id"])
         reason = await tx.fetchval("SELECT suspension_reason FROM users WHERE id = $1 FOR UPDATE", user_id)
         if job.status is JobStatus.SUCCEEDED or reason != _REASON:

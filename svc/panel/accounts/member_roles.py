@@ -1,8 +1,8 @@
 """What a member of a customer's account may do: the one table of roles.
 
-A role names operations as scopes do, by prefixes of their names that end at a dot. An operation that no role names is
-for the customer only, so a new operation is closed to members until it is added here. The customer needs no role: the
-owner of a site may use every operation on it.
+A role names operations as scopes do, by prefixes of their names that end at a dot. An operation that no role names may
+only be used by the customer, so a new operation is not open to members until it is added here. The customer needs no
+role: the owner of a site may use every operation on it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class MemberRole(StrEnum):
 
 @dataclass(frozen=True)
 class Rights:
-    """Prefixes of operations. Of those in `sees`, the role may use operations that change nothing and reveal no secret;
-    of those in `may`, all."""
+    """Prefixes of operations. The role may use all operations of `may`, and those operations of `sees` that change
+    nothing and reveal no secret."""
 
     sees: tuple[str, ...]
     may: tuple[str, ...] = ()

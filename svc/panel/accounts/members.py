@@ -1,8 +1,8 @@
 """Members: people whom a customer lets work in their account, or in one site of it, with a role (`member_roles`).
 
-Invariants: nobody is a member before they accept, so an account cannot be forced on anybody; until then the customer
-only sees the invited address, so that an invitation does not reveal who has an account here. The customer and
-administrators may change members; a member may leave.
+Invariants: nobody becomes a member without accepting. Until then the customer only sees the invited address, so that an
+invitation does not reveal who has an account here. The customer and administrators may change members; a member may
+leave.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ async def accept(context: Context[Panel], request: MemberRequest) -> Membership:
     async def work(tx: Transaction) -> Membership:
         row = await _own(tx, context.principal, request.id)
         if row is None:
-            # A caller who may see the membership gets this reason: only the invited person can accept it.
+            # A caller who may see the membership gets the reason that only the invited person can accept it; others get
+            # not_found.
             await _changed(tx, context.principal, request.id)
             raise forbidden(
                 "Only the person who was invited can accept this invitation; nothing was changed.",
@@ -288,7 +289,7 @@ async def remove(context: Context[Panel], request: MemberRequest) -> None:
 
 
 async def _where(tx: Transaction, principal: Principal, request: MemberInviteRequest) -> tuple[UUID, str | None]:
-    """The account, and the domain if it is for one site."""
+    """The account that the request invites to, and the domain if the invitation is to a single site."""
     if request.site_id is not None:
         site = await locked_site_of(tx, principal, request.site_id)
         if request.account_id not in (None, site.owner_id):
@@ -352,7 +353,7 @@ async def _mail(
     domain: str | None,
     role: MemberRole,
 ) -> None:
-    """Mail them the invitation, with a link to set a password if they have none."""
+    """Queue the mail with the invitation. If the person has no password, it contains a link to set one."""
     outbox = context.services.outbox
     url, until = f"{outbox.base_url}/#/memberships", None
     if not await tx.fetchval("SELECT password_hash IS NOT NULL FROM users WHERE id = $1", person.id):

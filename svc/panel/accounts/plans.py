@@ -1,4 +1,4 @@
-"""Plans: what a provider sells. They hold the limits of a whole account, and the initial settings of its sites.
+"""Plans, which a provider sells. A plan has the limits of a whole account, and the initial settings of its sites.
 
 A changed plan applies at once to everybody who has it. If an account exceeds its limits, nothing is deleted: the excess
 is reported, and nothing can be added.

@@ -102,7 +102,7 @@ async def _who(tx: Transaction, request: SignInLinkRequest) -> Person:
 async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginResult:
 
     async def work(tx: Transaction) -> LoginResult:
-        # If a link is used twice at the same time, one of the two finds no row.
+        # The row is deleted by the first use: of two concurrent uses of a link, one finds no row.
         link = await tx.fetchrow(
             "DELETE FROM sign_in_links WHERE token_hash = $1 AND expires_at > now() RETURNING user_id, made_by",
             fingerprint(request.token),

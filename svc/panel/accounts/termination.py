@@ -95,7 +95,7 @@ class AccountTermination:
         ):
             for site in map(as_site, sites):
                 if site.status in (SiteStatus.DELETING, SiteStatus.CREATING):
-                    # a site that is being created will be active or failed in a moment; a later round deletes it
+                    # a site that is being created becomes active or failed soon; a later round deletes it
                     continue
                 if site.id in ordered_here:
                     raise unavailable(

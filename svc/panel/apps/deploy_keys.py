@@ -1,7 +1,7 @@
 """Deploy keys: how deployments of an application read private git repositories, by SSH.
 
-Without the host's key in the request, the answer shows the host's keys and creates nothing, as `ssh` asks before it
-first connects. The owner then registers the public half of the created key pair with the repository's host.
+If the request does not contain the host's key, the answer shows the host's keys and nothing is created, as `ssh` asks
+before it first connects. Once a key pair was created, the owner registers its public half with the repository's host.
 """
 
 from __future__ import annotations

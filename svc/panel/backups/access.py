@@ -13,7 +13,7 @@ from svc_actors.store import Queryable, Record, Transaction
 from svc_common.errors import conflict, not_found
 
 OF_SITE: Final = (OWNER, "backup_repositories.site_id")
-"""SQL of a backup's owner and of its site."""
+"""The SQL expressions for the owner and the site of a backup."""
 
 
 async def visible_backup(

@@ -141,7 +141,8 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
         parts = sorted(set(request.parts or USUAL_PARTS))
-        # The configuration contains names, and records of zones that all sites of the account share.
+        # The configuration contains domains, and records of zones that all sites of the account share: so a membership
+        # of one site is not enough.
         whole_account = BackupPart.CONFIGURATION in parts
         wanted = site_to_restore(backup, request.site)
         site = await locked_site_of(tx, context.principal, wanted, whole_account=whole_account)

@@ -64,6 +64,7 @@ async def show_configuration(context: Context[Panel], request: BackupConfigurati
 
 
 def what_is_allowed(config: PanelConfig, php_versions: Collection[str]) -> Allowed:
-    """Names of the provider's own domain are assigned by administrators, never by a backup."""
+    """What a restored configuration may contain. Not names of the provider's own domain, which only administrators
+    assign."""
     name = partial(name_of_a_site, config, provider=False)
     return Allowed(name, php_versions, config.dns.authority(config.public_host).nameservers)

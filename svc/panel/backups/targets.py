@@ -41,7 +41,7 @@ from svc_common.errors import unavailable, wrong_field
 operations = Operations[Panel]()
 
 _MARK_SECONDS: Final = 10.0
-"""For creating one empty file on a disk or a mount that is to take backups."""
+"""How long the creation of the empty marker file may take."""
 _marking: Final = trio.CapacityLimiter(8)
 """A limiter of its own: threads that wait for dead mounts take no slots from other work."""
 
@@ -196,8 +196,8 @@ async def _add(context: Context[Panel], name: str, settings: AnySettings, secret
 
 
 async def _mark(marker: Path) -> None:
-    """Create the marker before the target is recorded: a target without it takes no backups. If the target is then
-    refused, an empty file remains that nothing reads."""
+    """Create the marker file in the folder of a target, before the target is recorded: without the marker no backups
+    are written there. If the target is refused afterwards, an empty file remains, which nothing reads."""
     try:
         with trio.fail_after(_MARK_SECONDS):
             # If the mount hangs, this thread hangs with it, but the caller does not wait for the thread.

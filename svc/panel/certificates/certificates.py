@@ -1,4 +1,5 @@
-"""Certificates of sites: the one in use, and where it comes from (hosting-panel-api.md: POST /sites/{id}/ssl)."""
+"""Operations on the certificates of sites: show, issue, upload and remove (the panel's specification: POST
+/sites/{id}/ssl)."""
 
 from __future__ import annotations
 
@@ -132,8 +133,8 @@ async def issue_certificate(context: Context[Panel], request: CertificateIssueRe
     site = await site_of(
         context.services.database, context.principal, request.id, whole_account=bool(request.wildcards)
     )
-    # All sites share the server's account at the authority, and administrators are responsible for it: they need not
-    # wait after a failure.
+    # All sites share the server's account at the authority, for which administrators are responsible. So only
+    # administrators may retry at once after a failure.
     patience = None if context.principal.is_operator else AFTER_FAILURE
     wish = CertificateOptions(request.challenge, request.wildcards)
     await context.services.certificates.issue(context.caller, site, wish, patience)

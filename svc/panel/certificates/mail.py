@@ -1,4 +1,4 @@
-"""A mail to the owner of a site whose certificate cannot be obtained, while there is time to fix the cause."""
+"""Mails the owner of a site whose certificate cannot be obtained, while there is time to fix the cause."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def telling_owners(outbox: Outbox) -> TellOwner:
 
 
 async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: IssuanceFailure) -> None:
-    """A full queue is logged and never prevents the failure from being recorded."""
+    """Queue the mail. If the queue is full, that is only logged: the failure is recorded all the same."""
     if not outbox.configured:
         return
     settings, owner = await read_settings(tx), await person(tx, site.owner_id)

@@ -105,7 +105,7 @@ async def database_models(context: Context[Panel], rows: list[Record]) -> list[S
         try:
             found = await databases.server(kind).sizes(names)
         except DatabaseError:
-            continue  # listed without sizes: databases must be listed even while an engine is down
+            continue  # an engine that is down: its databases are listed without sizes
         sizes.update({(kind, name): size for name, size in found.items()})
     return [
         SiteDatabase(
@@ -143,13 +143,15 @@ async def _database(context: Context[Panel], select: str, database_id: UUID) -> 
 
 
 async def locked_database(tx: Transaction, context: Context[Panel], database_id: UUID) -> DatabaseRow:
-    """The row locked, after that of its site. Raises not_found for a database that the caller may not see."""
+    """Lock the row of the site, then that of the database, and return the latter. Raises not_found for a database that
+    the caller may not see."""
     await _locked_site(tx, context, "databases", database_id)
     return await lock_database(tx, database_id)
 
 
 async def locked_user(tx: Transaction, context: Context[Panel], user_id: UUID) -> DatabaseUserRow:
-    """The row locked, after that of its site. Raises not_found for a user that the caller may not see."""
+    """Lock the row of the site, then that of the database user, and return the latter. Raises not_found for a user that
+    the caller may not see."""
     await _locked_site(tx, context, "database_users", user_id)
     return await lock_user(tx, user_id)
 
@@ -157,7 +159,8 @@ async def locked_user(tx: Transaction, context: Context[Panel], user_id: UUID) -
 async def _locked_site(
     tx: Transaction, context: Context[Panel], table: Literal["databases", "database_users"], row_id: UUID
 ) -> None:
-    """Lock the site of a row. If the row does not exist, locking the row itself reports that."""
+    """Lock the site of a row. If the row does not exist, nothing is locked; the caller's own lock of the row then
+    raises."""
     site_id = await tx.fetchval(f"SELECT site_id FROM {table} WHERE id = $1", row_id)
     if site_id is not None:
         await locked_site_of(tx, context.principal, site_id)

@@ -184,7 +184,7 @@ async def _set_access(
     await require_database(context, database_id)
 
     async def work(tx: Transaction) -> None:
-        # The database is locked first, as in its deletion.
+        # The database is locked before the user, in the same order as when a database is deleted.
         database = await locked_database(tx, context, database_id)
         await set_access(tx, context.caller, await lock_user(tx, user_id), database, access)
 

@@ -1,7 +1,7 @@
 """DNS of sites: the records of their zones, and whether their names point to this server.
 
-A zone is the registrable domain of a site's name: all sites of its customer in that domain share it, and no other
-customer has a name in it (`site_domains.registrable`). It is created with its first record.
+A zone is the registrable domain of a site's name: all sites of the customer in that domain share the zone, and no other
+customer has a name in it (`site_domains.registrable`). A zone is created with its first record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The file manager: lists a site's files and changes them, as the site's own account and below its folder.
 
-A transaction cannot roll back changes to files, so the audit row is written after the change; the registry writes the
-row of a refusal or a failure. Reading a file's content counts as reading a secret: it may hold the password of a
-database.
+The audit row is written after a change, since a transaction cannot roll back changes to files; for a refusal or a
+failure the registry writes it. Reading the content of a file is audited as reading a secret, since it may be the
+password of a database.
 """
 
 from __future__ import annotations
@@ -343,7 +343,8 @@ async def _change(
     seconds: float = 10.0,
     adds: int | None = None,
 ) -> tuple[SiteRow, Answer]:
-    """`adds`: the change adds at least so many bytes to the site's disk usage."""
+    """Have the helper make a change to the site's files. `adds`: the change increases the site's disk usage by at least
+    this many bytes."""
     site, folder = await _of(context, site_id)
     if adds is not None:
         await require_disk_room(context.services.database, site.id, adds)
@@ -358,5 +359,5 @@ async def _record(context: Context[Panel], site: SiteRow, path: str, details: Ma
 
 
 def file_target(site: SiteRow, path: str) -> Target:
-    """The site is the target, named with the path, so that its owner may read the audit row."""
+    """The audit's target: the site, so that its owner may read the row; its name includes the path."""
     return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)

@@ -1,5 +1,5 @@
-"""Models of the file manager's requests and answers. A path is a type of its own: its syntax is checked here once, and
-the helper that opens it checks where it leads (`svc_webhost.confined`)."""
+"""Models of the file manager's requests and answers. A path is a type of its own, which checks the syntax; the helper
+that opens the path checks where it leads (`svc_webhost.confined`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MAX_PAGE_BYTES: Final = 1 << 20
 
 
 def _in_fours(text: str) -> str:
-    """The helper checks the rest when it decodes: a pattern over a part of an upload would take as long as decoding."""
+    """Check that the length of a base64 text is a multiple of four. The helper checks the rest when it decodes:
+    matching a part of an upload with a pattern would take as long as decoding it."""
     if len(text) % 4 or not text.isascii():
         raise PydanticCustomError("shape", "must be {words}", {"words": "base64"})
     return text

@@ -1,5 +1,5 @@
-"""Importing sites from other hosts: an archive is uploaded, its plan is reviewed, and it is applied
-(hosting-panel-api.md, Migration)."""
+"""Importing sites from other hosts: an archive is uploaded, its plan is reviewed, and the plan is applied (the panel's
+specification, Migration)."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def owner_of(tx: Transaction, context: Context[Panel], email: str | None) 
         if principal.user_id is None:
             raise wrong_field("owner_email", "give the address of the person who will own the sites")
     elif principal.role is Role.MEMBER:
-        # A member owns nothing, and no plan limits what they upload.
+        # A member owns no sites and has no plan that would limit their uploads.
         raise beyond_role(principal.member_roles)
     elif email not in (None, principal.email):
         raise forbidden("Only administrators import sites for others.")

@@ -1,7 +1,7 @@
-"""Fetching sites from other hosts by SSH (hosting-panel-api.md, Migration): POST /imports/ssh.
+"""Fetching sites from other hosts by SSH (the panel's specification, Migration): POST /imports/ssh.
 
-Without a host key in the request, the answer shows the host's keys and starts nothing, as `ssh` asks before it first
-connects. The fetched archive is an import like an uploaded one (`svc.panel.imports.imports`).
+If the request contains no host key, the answer shows the host's keys and nothing is started, as `ssh` asks before it
+first connects. The fetched archive is an import like an uploaded one (`svc.panel.imports.imports`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
 
 
 def _secrets(request: SshImportRequest) -> Secrets:
-    """Raises `invalid`. Passwords are passed as lines to the programs that use them, so they must be one line."""
+    """The passwords and keys of the request. Raises `invalid` for an invalid private key, and for a password of several
+    lines, since programs read a password as one line."""
     given = {
         name: secret.get_secret_value()
         for name in ("password", "private_key", "database_password")

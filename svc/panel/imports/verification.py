@@ -1,4 +1,5 @@
-"""Verification of a site that was imported from another host: its answers here and there (hosting-panel-api.md)."""
+"""Verification of a site that was imported from another host: compares its answers on both hosts (the panel's
+specification, Migration)."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ class MigrationReport(Model):
 async def show_report(context: Context[Panel], request: SiteRequest) -> MigrationReport:
     site = await site_of(context.services.database, context.principal, request.id)
     report = await verifying.read_report(context.services.database, site.id)
-    # Reports by earlier releases contain no tables and no PHP.
+    # A report by an earlier release lacks `tables` and `php`.
     found = {"tables": [], "php": None, **report.found}
     return MigrationReport(**found, address=report.address, job_id=report.job_id, created_at=report.created_at)
 

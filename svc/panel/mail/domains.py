@@ -1,8 +1,8 @@
-"""Whether receivers will believe the mail of a site's domains: DKIM and SPF, as they are and as they should be.
+"""Compares the DKIM and SPF records of a site's domains with those that receivers need to accept the site's mail.
 
-A zone that is delegated to this server is known here. Of others the world's records are looked up; what cannot be found
-out is `unknown`, and fails nothing. SPF is advice only: what a domain's other mail servers are nobody here knows, so no
-record is written.
+The records of zones that are delegated to this server are read from the database; those of other zones are looked up in
+the DNS. A record that cannot be read makes the state `unknown` and is no error. SPF records are only recommended and
+never written, because the panel does not know which other servers send mail for a domain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from svc_webhost.knot.data import TxtData
 from svc_webhost.txt_records import TxtUnknown
 
 MOST_NAMES: Final = 50
-"""Of one site: more are not looked up in the DNS for one answer."""
+"""The most names of one site that are looked up in the DNS for one answer."""
 _END: Final = re.compile(r"[+~?-]?all|redirect=.*", re.IGNORECASE)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -93,7 +93,7 @@ class _Zone:
 
 
 class _World:
-    """What the DNS says, looked up once and all at the same time."""
+    """Answers of the DNS. Each record is looked up once, all of them concurrently."""
 
     def __init__(self, services: Panel) -> None:
         self._services = services
@@ -111,7 +111,7 @@ class _World:
                 looking.start_soon(self._look_at_texts, name)
 
     def asks_here(self, zone: str) -> bool | None:
-        """Whether receivers ask this server; None if that is not known."""
+        """Whether the zone is delegated to this server, so that receivers ask it; None if that is not known."""
         found = self._delegated[zone]
         return None if isinstance(found, DelegationError) else found
 
@@ -143,7 +143,7 @@ async def mail_domains(services: Panel, site: SiteRow, spf: str | None) -> list[
         site.domain,
         MOST_NAMES,
     )
-    # Nobody sends mail as www.example.com, and programs that know only their address leave the www out.
+    # Nobody sends mail as www.example.com: programs that derive their domain from the site's address drop the www.
     domains: dict[str, str] = {}
     for row in rows:
         name, zone = row["name"], row["registrable"]
@@ -198,8 +198,8 @@ def _dkim(world: _World, zone: _Zone) -> MailDkim:
 
 
 def expected_spf(services: Panel, settings: PanelSettings) -> str | None:
-    """The mechanisms of SPF that let the relay send: as the server's settings say, or the addresses of this server if
-    the relay is on it; None if they are not known."""
+    """The SPF mechanisms that allow the relay to send: those in the server's settings, or the addresses of this server
+    if the relay is on it; None if neither is known."""
     if settings.site_mail_spf:
         return settings.site_mail_spf
     mail = services.config.mail

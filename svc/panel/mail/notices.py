@@ -24,7 +24,7 @@ def telling_owners(outbox: Outbox) -> TellOwner:
 
 
 async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, hold: Hold) -> None:
-    """A full queue is logged and never prevents the hold."""
+    """Queue the mail. If the queue is full, that is only logged: the site's mail is held all the same."""
     if not outbox.configured:
         return
     owner = await person(tx, site.owner_id)

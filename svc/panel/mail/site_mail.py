@@ -1,7 +1,7 @@
-"""Mail that programs of a site send: whether it is sent, how much of it, and what became of each.
+"""Mail that programs of a site send: whether it is sent, its limits, and the delivery of each mail.
 
-Owners see everything about their sites' mail and release it once a day; only administrators set limits. The content of
-a mail is shown to nobody.
+Owners see the state of their sites' mail, and may release held mail once a day; only administrators set limits. Nobody
+is shown the content of a mail.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Models of scheduled tasks. A task is typed: a file of the site for a chosen interpreter, with arguments, or a URL
-path of the site. It is never a shell command, so no shell parses a customer's text."""
+"""Models of scheduled tasks. A task is either a file of the site that a chosen interpreter runs with arguments, or a
+URL path of the site that is requested. It is never a shell command, so no shell parses a customer's text."""
 
 from __future__ import annotations
 

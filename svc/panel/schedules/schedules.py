@@ -129,7 +129,7 @@ async def update(context: Context[Panel], request: ScheduleUpdateRequest) -> Sch
         _require_task(locked.kind, given.get("path", locked.path), given.get("args", locked.args))
         values = dict(given)
         if {"cron", "time_zone", "enabled"} & given.keys():
-            # The next run is computed anew, so an enabled schedule does not make up for runs it missed.
+            # The next run is computed from now on: a schedule that is enabled again does not catch up on missed runs.
             cron, zone = given.get("cron", locked.cron), given.get("time_zone", locked.time_zone)
             following = _next(cron, zone, services.clock())
             values["next_run_at"] = following if given.get("enabled", locked.enabled) else None
@@ -170,7 +170,7 @@ async def run_now(context: Context[Panel], request: ScheduleStartRequest) -> Sch
     schedule, _ = await _visible(context, request.id)
 
     async def work(tx: Transaction) -> ScheduleRun:
-        # Locked, so that the site is not suspended between this check and the run.
+        # The site is locked, so that it is not suspended between this check and the run.
         site = await locked_site_of(tx, context.principal, schedule.site_id)
         if site.status is not SiteStatus.ACTIVE:
             raise conflict(f"The site {site.domain} is {site.status.value}; nothing is run for it.")
@@ -215,8 +215,8 @@ async def show_run(context: Context[Panel], request: ScheduleRunRequest) -> Sche
 
 
 async def _shown(context: Context[Panel], site: SiteRow, schedules: Sequence[Schedule]) -> list[ScheduleModel]:
-    """The schedules as the caller may see them. Arguments are as confidential as the output of the runs, which often
-    repeats them."""
+    """The schedules with the fields that the caller may see. Arguments are hidden from callers who may not see the
+    output of runs, since the output often repeats them."""
     shown = [ScheduleModel.of(schedule) for schedule in schedules]
     rights = await rights_in(context.services.database, context.principal, site)
     if rights.allow(operations["schedule.log"]):
@@ -250,7 +250,7 @@ def _require_task(kind: ScheduleKind, path: str, args: Sequence[str]) -> None:
 
 
 def _next(cron: str, zone: str, now: datetime) -> datetime:
-    """Raises `invalid`."""
+    """The next run after `now`. Raises `invalid` for an invalid expression or time zone."""
     try:
         times = Cron.parse(cron)
     except BadCronError as error:
@@ -265,7 +265,7 @@ def _next(cron: str, zone: str, now: datetime) -> datetime:
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values for the audit, without arguments and query strings, which may be the customer's secrets."""
+    """The changed values for the audit, without arguments and query strings, since these may contain secrets."""
     told = {name: value for name, value in values.items() if name not in ("args", "next_run_at")}
     if "path" in told:
         told["path"] = told["path"].partition("?")[0]

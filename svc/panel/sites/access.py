@@ -1,11 +1,11 @@
 """Which sites a caller may use: their own, and those of accounts that they are a member of.
 
-Invariants: another's id and an absent one look the same: `not_found`. Members are looked up anew with every row, so a
-membership that has ended, or whose account is suspended, opens nothing from then on. If a member sees a row but their
-role does not allow the operation, `visible_row` raises `forbidden` and a list leaves the row out. The same goes for a
-member of one site and an operation that needs a membership of the whole account (`member_roles.whole_accounts_only`). A
-change to a site is decided under the lock of its row (`locked_site_of`), as its handover is: the owner may change
-between a check before the lock and the lock itself.
+Invariants: an id that belongs to somebody else and an id that does not exist give the same error, `not_found`.
+Memberships are read by the same query as the row, so a membership that has ended, or whose account is suspended, gives
+access to nothing from then on. If a member may see a row but their role does not allow the operation, `visible_row`
+raises `forbidden`, and lists leave the row out. The same applies to a member of a single site for an operation that
+needs a membership of the whole account (`member_roles.whole_accounts_only`). A change to a site is authorised while its
+row is locked (`locked_site_of`), because the owner may change between a check before the lock and the lock itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from svc_common.errors import ServiceError, not_found
 IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.id = member.account_id
     WHERE member.user_id = $1 AND member.role = ANY($2) AND member.accepted_at IS NOT NULL
       AND account.suspended_at IS NULL"""
-"""The memberships of a person ($1) with one of the roles ($2) that are in force."""
+"""FROM clause of the memberships in force of a person ($1) with one of the roles ($2)."""
 
 OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
     UNION ALL SELECT member.account_id FROM {IN_FORCE} AND member.site_id IS NULL"""
-"""The accounts all of whose sites a person sees."""
+"""SELECT of the accounts of which a person sees all sites: their own, and those in which they are a member of the whole
+account."""
 _SINGLE_SITES: Final = f"""SELECT shared.id FROM sites AS shared JOIN (SELECT member.site_id FROM {IN_FORCE}
         AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)) AS let_in
     ON shared.id = let_in.site_id OR shared.staging_of = let_in.site_id"""
@@ -53,7 +54,7 @@ class SiteChange(SiteRequest):
 
 
 def visible_sites(principal: Principal, owner: str = "sites.owner_id", site: str = "sites.id") -> Condition:
-    """The sites that the caller may use for the current operation, as a condition of SQL. `owner` and `site` are the
+    """An SQL condition for the sites on which the caller may use the current operation. `owner` and `site` are the
     columns of a row's owner and site."""
     return _sites_of(principal, owner, site)
 
@@ -64,7 +65,7 @@ def _sites_of(principal: Principal, owner: str, site: str) -> Condition:
     args = (principal.user_id, sorted(principal.member_roles))
     if principal.whole_accounts_only:
         return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER}))", args)
-    # The arrays are computed once, so that indexes can be used to find the rows.
+    # With ARRAY the subqueries are evaluated once, and the rows can be found by indexes.
     return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER})) OR {site} = ANY(ARRAY({_SINGLE_SITES}))", args)
 
 
@@ -117,9 +118,9 @@ async def site_of(queryable: Queryable, principal: Principal, site_id: UUID, *, 
 async def locked_site_of(
     tx: Transaction, principal: Principal, site_id: UUID, *, whole_account: bool = False
 ) -> SiteRow:
-    """As `site_of`, with the row locked until the transaction ends. Permission is checked again behind the lock: a
-    handover of the site, or the end of a membership, may have committed while this waited. It is checked before as
-    well, so that nobody waits for a site that they may not see, or makes others wait."""
+    """As `site_of`, with the row locked until the transaction ends. Permission is checked again once the row is locked,
+    since a handover of the site or the end of a membership may have committed during the wait. It is also checked
+    before, so that nobody waits for, or locks, a site that they may not see."""
     site = await site_of(tx, principal, site_id, whole_account=whole_account)
     await lock_site(tx, site.id)
     return await site_of(tx, principal, site.id, whole_account=whole_account)

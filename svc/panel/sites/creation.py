@@ -1,4 +1,5 @@
-"""Checks the order of a new site of any type, and writes its record: for `site.create` and `account.create`."""
+"""Checks the order of a new site of any type and writes the site's record. Used by `site.create` and
+`account.create`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from svc_webhost.php import PhpVersion
 
 
 class SiteFields(Request):
-    """Fields of a site other than its names, each for the types that have it."""
+    """The fields of a site except its names. A field may be given only for the types of site that have it."""
 
     proxy_target: ProxyTarget | None = None
     title: WordPressTitle | None = None
@@ -46,7 +47,7 @@ class SiteFields(Request):
 
 @dataclass(frozen=True)
 class PlannedSite:
-    """The order of a site, of which everything except the owner has been checked."""
+    """The checked order of a site; only the owner is not checked yet."""
 
     type: SiteType
     domain: SiteName
@@ -59,7 +60,7 @@ class PlannedSite:
 
     @property
     def by_job(self) -> bool:
-        """A job creates it; the site's actor creates the other types (`Site.build`)."""
+        """Whether a job creates the site; other types are created by the site's actor (`Site.build`)."""
         return self.wordpress is not None
 
     async def record(self, tx: Transaction, caller: Caller, owner_id: UUID, limits: Limits) -> SiteRow:

@@ -1,5 +1,5 @@
-"""Types of fields of sites and their domains. They only check the syntax; whether a name or a target
-is allowed is decided later."""
+"""Types of fields of sites and their domains. These types only check the syntax; operations decide whether a name or a
+target is allowed."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ async def delete_protected_path(context: Context[Panel], request: ProtectedPathR
 
 
 async def _site_of(context: Context[Panel], protected_id: UUID) -> UUID:
-    """Its site, if the caller may use the current operation on it."""
+    """The site of the protected path, if the caller may use the current operation on it."""
     select = "SELECT site_id FROM site_protected_paths AS protected JOIN sites ON sites.id = site_id"
     where, absent = Condition("protected.id = $1", (protected_id,)), not_found("There is no such protected path.")
     row = await visible_row(context.services.database, context.principal, select, where, absent)
@@ -201,7 +201,8 @@ async def _site_of(context: Context[Panel], protected_id: UUID) -> UUID:
 
 
 async def _verifier(password: str | None) -> tuple[str | None, str]:
-    """The generated password, if none was given, and the hash that the web server compares with."""
+    """The password that was generated, None if one was given; and the password's hash, which the web server checks
+    logins against."""
     if password is not None:
         return None, await hash_visitors_password(password)
     made_up = new_secret()

@@ -1,8 +1,9 @@
 """What a caller may do with one site that they see.
 
-Invariants: the answer is the registry's own: authentication, scope and support session by `authorise`, then the site's
-owner, then the table of roles (`member_roles`). It is for display: each operation checks for itself, behind the lock of
-what it changes, and may refuse for a reason of its own (only administrators set limits).
+The pages use this to show only the operations that a caller may use. It applies the rules of the registry: first
+`authorise` (authentication, scope, support session), then the owner of the site, then the table of roles
+(`member_roles`). It authorises nothing: each operation checks its caller again, after locking the rows that it changes,
+and may refuse for further reasons (only administrators set limits, for example).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from svc_common.errors import ServiceError
 
 @dataclass(frozen=True)
 class SiteRights:
-    """`everything`: the site is the caller's own, or they are an operator. `account_roles` are their roles as a member
-    of the owner's whole account, `site_roles` those as a member of this site alone."""
+    """What a caller may do with a site. `everything`: the caller owns the site or is an operator. `account_roles` are
+    the caller's roles as a member of the owner's whole account, `site_roles` those as a member of this site alone."""
 
     principal: Principal
     everything: bool
@@ -72,7 +73,8 @@ class SiteOperations(Model):
 
 
 def declare_rights(offered: Sequence[Operation[Panel, Any, Any]]) -> Operations[Panel]:
-    """The operation that lists which of these, and of itself, the caller may use on a site."""
+    """Declare the operation that lists which of the `offered` operations, and whether itself, the caller may use on a
+    site."""
     operations = Operations[Panel]()
 
     @operations.declare(

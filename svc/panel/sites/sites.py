@@ -217,7 +217,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
         if request.owner_email is not None:
             await _refuse_staged(tx, locked)
             values["owner_id"] = await person_of(tx, request.owner_email)
-            # An administrator may exceed the new owner's plan, but a suspended new owner gets no site.
+            # Administrators may exceed the plan of the new owner, but may not give a site to a suspended one.
             await lock_owner(tx, values["owner_id"])
             await hand_over(tx, locked, values["owner_id"])
         await change_record(tx, locked, values)
@@ -294,7 +294,7 @@ def usable_name(context: Context[Panel], text: str) -> SiteName:
 
 
 def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteName:
-    """As `usable_name`; `provider`: also names of the provider's own domain."""
+    """As `usable_name`. If `provider`, names of the provider's own domain are allowed as well."""
     name = site_name(text)
     if any(is_below(name.name, reserved) for reserved in config.reserved_names):
         raise invalid(
@@ -306,8 +306,8 @@ def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteNam
 
 
 def require_may_free_names(principal: Principal, site: SiteRow) -> None:
-    """Only administrators may free the names of a site that an administrator suspended: the owner could create it
-    again, as if nothing had happened. Raises `forbidden`."""
+    """Raise `forbidden` if an administrator has suspended the site and the caller is no administrator: its owner could
+    delete the site and create it again under the same names, without the suspension."""
     if site.suspended_by not in (None, SuspendedBy.OWNER) and not principal.is_operator:
         raise suspended_by_administrator(site)
 
@@ -379,7 +379,8 @@ async def _account_of_others(tx: Transaction, principal: Principal, email: str |
 
 
 async def _refuse_staged(tx: Transaction, site: SiteRow) -> None:
-    """A staging copy is its owner's work, and holds a name of the domain."""
+    """Raise `conflict` if the site is a staging copy or has one: the copy belongs to the site's owner, and its name is
+    below the site's domain."""
     if site.staging_of is not None:
         raise conflict(f"{site.domain} is a staging copy, whose owner is that of its live site; nothing was changed.")
     if await read_staging(tx, site.id) is not None:
