@@ -1,4 +1,4 @@
-"""The panel's configuration: given when it starts, and constant while it runs."""
+"""The panel's configuration, which is fixed from its start to its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class PanelConfig:
     acme: AcmeSettings | None = None
     """The ACME authority for the certificates of sites and of the panel; without it sites have uploaded ones only."""
     certificate: tuple[Path, Path] | None = None
-    """The panel's own certificate instead: PEM files of the certificate with its chain, and of its key."""
+    """The operator's certificate for the panel, in place of one by ACME: PEM files of the certificate with its chain,
+    and of its key."""
     mail: MailSettings | None = None
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     sftp: SftpSettings = field(default_factory=SftpSettings)
@@ -82,8 +83,8 @@ class PanelConfig:
 
     @property
     def reserved_names(self) -> frozenset[str]:
-        """Names that no site may have, nor names below them: those at which browsers see the panel, since a host's
-        cookies are sent to all of its ports, and the DNS name servers, on which every zone depends."""
+        """Names that no site may have, and no site below them: the names of the panel itself, since browsers send the
+        cookies of a host to all of its ports; and those of the DNS name servers, on which every zone depends."""
         servers = frozenset(name.rstrip(".").lower() for name in self.dns.nameservers)
         return self.browser_names | (servers - {""})
 

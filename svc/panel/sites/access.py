@@ -48,7 +48,8 @@ class SiteRequest(Request):
 
 
 class SiteChange(SiteRequest):
-    """A change to one site. The body may name a site as well; the path's wins (hosting-panel-api.md, Endpoints)."""
+    """A change to one site. The body may name a site as well; the path's wins (the panel's specification,
+    Endpoints)."""
 
     site_id: Annotated[UUID | None, Field(description="Ignored: the site in the path is used.")] = None
 
