@@ -29,8 +29,8 @@ class Allowance:
 
 
 class Allowances:
-    """An allowance for each key. If there are more than `MOST_KEYS`, the least recently used key is forgotten: a client
-    that has that many keys is limited by what issues the keys."""
+    """An allowance for each key. If there are more than `MOST_KEYS`, the least recently used key is forgotten, and its
+    bucket is full again. Whatever issues the keys must keep a client from having that many."""
 
     MOST_KEYS = 10_000
 

@@ -8,7 +8,7 @@ changes are accepted.
 Invariants:
 - changes are accepted only while the reserve exists, or there is room to create it;
 - the reserve is released only when two measurements in a row found the disk as good as full: by then the program that
-  filled it has met the error and does not fill the reserve as well.
+  filled the disk has received ENOSPC, and does not fill the freed reserve as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLOSED_BELOW: Final = 48 * MIB
 OPEN_ABOVE: Final = 80 * MIB
 """Free space, not counting the reserve, from which changes are accepted again."""
 _GIVE_UP_BELOW: Final = 20 * MIB
-"""A segment of the log, and a little: with less a stopped server does not start."""
+"""A segment of PostgreSQL's log and a little more: a stopped PostgreSQL does not start with less."""
 _LOOK, _TELL = 1.0, 30.0
 
 ALERT: Final = "disk:database"

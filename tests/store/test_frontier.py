@@ -13,10 +13,10 @@ def test_until_the_transactions_of_before_are_over_everything_is_looked_at() -> 
 
     frontier.check(oldest_running=5, next_transaction=9)
     frontier.check(oldest_running=8, next_transaction=20)
-    assert frontier.low == 0
+    assert frontier.scan_after == 0
 
     frontier.check(oldest_running=9, next_transaction=20)
-    assert frontier.low == 101
+    assert frontier.scan_after == 101
 
 
 def test_a_gap_is_kept_until_nobody_can_fill_it() -> None:
@@ -53,7 +53,7 @@ def test_whatever_commits_in_whatever_order_is_found() -> None:
                 ids = running.pop(choose.choice(list(running)))
                 visible.update(ids if choose.random() < 0.8 else ())
             elif step < 0.95:
-                found = sorted(i for i in visible if i > frontier.low or i in frontier.gaps)
+                found = sorted(i for i in visible if i > frontier.scan_after or i in frontier.gaps)
                 assert found == sorted(visible), f"seed {seed}"
                 visible.clear()
                 frontier.moved(found)

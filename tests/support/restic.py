@@ -17,7 +17,7 @@ import trio
 from svc_common.errors import ErrorCode, unavailable
 from svc_webhost.restic import BackupEnded, NoRepositoryError, Repository, Run, Scanned, Snapshot, Verified
 from svc_webhost.restic import manifest as manifests
-from svc_webhost.restic.driver import CONTENT, LISTED
+from svc_webhost.restic.driver import CONTENT, MANIFEST_PATH
 from svc_webhost.restic.models import Settled
 from tests.support.panel_sites import nothing
 
@@ -43,7 +43,7 @@ class RecordedRestic:
                 str(home),
                 uid,
                 str(before) if before else None,
-                str(work / LISTED),
+                str(work / MANIFEST_PATH),
                 str(work / "excluded"),
             )
         )
@@ -82,7 +82,7 @@ class RecordedRestic:
     ) -> BackupEnded:
         await self.before("backup", repository.location)
         name = uuid4().hex
-        listed = list(manifests.read(str(work / LISTED)))
+        listed = list(manifests.read(str(work / MANIFEST_PATH)))
         made = work / "content"
         content = {str(path.relative_to(work)): path.read_bytes() for path in made.rglob("*") if path.is_file()}
         files = {entry["p"]: (home / entry["p"]).read_bytes() for entry in listed if entry["t"] == "f"}
@@ -98,7 +98,7 @@ class RecordedRestic:
         self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
     ) -> Settled:
         await self.before("settle", repository.location)
-        shutil.copyfile(work / LISTED, work / "manifest")
+        shutil.copyfile(work / MANIFEST_PATH, work / "manifest")
         files = self.trees[snapshot]["files"]
         return Settled(files=len(files), bytes=sum(map(len, files.values())), changed=0, exact=not self.busy)
 

@@ -21,7 +21,8 @@ from svc_actors.acme.messages import Authorization, Challenge, Directory, Order,
 from svc_actors.retry_after import retry_after_seconds
 
 _ATTEMPTS: Final = 12
-"""With one nonce in ten refused at random, as authorities for tests do, one request in 10^12 fails."""
+"""Attempts per request. Test authorities refuse one nonce in ten at random; with this many attempts, one request in
+10^12 fails."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -81,7 +82,8 @@ class AcmeClient:
             except NamesRefused:
                 raise
             except Refused:
-                # The authority does not know the certificate, or it was replaced: an order does without.
+                # The authority does not know the certificate, or has recorded a replacement already. Order without
+                # `replaces`.
                 pass
         response = await self._post(directory.new_order, wanted)
         return self._order(response, self._location(response))

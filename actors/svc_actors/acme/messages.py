@@ -11,7 +11,7 @@ from svc_actors.acme.errors import AcmeError, refused
 
 
 class Status(StrEnum):
-    """The statuses of orders, authorizations and challenges; none of these has all of them."""
+    """The statuses of orders, authorizations and challenges. Each of these three has only some of them."""
 
     PENDING = "pending"
     READY = "ready"
@@ -40,7 +40,7 @@ class Meta(_Answer):
 
 
 class Directory(_Answer):
-    """The authority's addresses, by what is requested there."""
+    """The authority's URLs, one for each kind of request."""
 
     new_nonce: str = Field(alias="newNonce")
     new_account: str = Field(alias="newAccount")
@@ -55,8 +55,8 @@ class Window(_Answer):
 
 
 class RenewalInfo(_Answer):
-    """When the authority would have a certificate renewed (RFC 9773, section 4.2), and after how many seconds it wants
-    to be asked again, if it said so."""
+    """The window in which the authority suggests renewing a certificate (RFC 9773, section 4.2). `retry_after`: seconds
+    until the next query, if the authority names them."""
 
     window: Window = Field(alias="suggestedWindow")
     explanation: str | None = Field(None, alias="explanationURL")
@@ -100,8 +100,8 @@ class Authorization(_Answer):
 
 
 class Order(_Answer):
-    """`url` is where the order can be read again; `retry_after`: after how many seconds the authority wants the next
-    request, if it said so."""
+    """`url`: the order's own URL, for polling. `retry_after`: seconds until the next request, if the authority names
+    them."""
 
     url: str
     status: Status

@@ -1,6 +1,6 @@
 """The proofs of control over a name that an authority asks for (RFC 8555, section 8), and the answers to http-01.
 
-By http-01 (8.3) the authority asks for a token at the name that it is to vouch for, over plain HTTP.
+For http-01 (8.3) the authority requests a token over plain HTTP from the name that the certificate is for.
 """
 
 from __future__ import annotations

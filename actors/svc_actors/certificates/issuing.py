@@ -29,7 +29,7 @@ from svc_actors.acme import AcmeError, AuthorityAway, ChallengeType, Refused, Re
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.certificates import left_out
 from svc_actors.certificates.chain import issuer_of, leaf_of, names_of
-from svc_actors.certificates.left_out import CurrentCertificate, LeftOut, Refusal
+from svc_actors.certificates.left_out import CurrentCertificate, Refusal, RefusedName
 from svc_actors.certificates.steps import (
     CertificateWithKey,
     IssuanceFailure,
@@ -160,15 +160,15 @@ class IssuedCertificate(Actor):
         return await self._database.transact(work)
 
     async def renewal_suggested(self, certificate: str, suggested: RenewalInfo | None) -> None:
-        """Record when the authority would have this certificate renewed, and when to ask again."""
+        """Record when the authority suggests renewing this certificate, and when to ask again."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
             if row["chain"] is None or certificate_id(row["chain"]) != certificate or row["order_key"] is not None:
                 return
             due_at = row["due_at"] if suggested is None else due_by(suggested.window, row["due_at"], row["not_after"])
-            # A window in the past announces a revocation: then the certificate does not do any longer. Of others the
-            # authority may have its own idea of when, and names that are refused meanwhile are waited for.
+            # A window in the past announces a revocation, so the renewal is recorded as requested: it is not held back
+            # for refused names (`left_out.waits`). Any other window only changes the time of the renewal.
             await tx.execute(
                 """UPDATE acme_certificates
                    SET due_at = $2, renewal_info_at = now() + $3::interval, renewal_asked = renewal_asked OR $4
@@ -201,7 +201,8 @@ class IssuedCertificate(Actor):
         await self._database.transact(work)
 
     async def issued(self, chain: str) -> CertificateWithKey | None:
-        """Record the authority's certificate for the current order. None if it is not for the order's key and names."""
+        """Record the authority's certificate for the current order. Returns None if the certificate is not for the
+        order's key and names."""
 
         async def work(tx: Transaction) -> CertificateWithKey | None:
             row = await self._row(tx)
@@ -241,7 +242,8 @@ class IssuedCertificate(Actor):
     async def failed(self, error: AcmeError, refusals: Sequence[Refusal] = (), key: bytes | None = None) -> None:
         """The attempt failed. An order that the authority refused is given up; after any other failure the same order
         continues. `refusals`: the names that the authority refused, if it refused only some: the next order is without
-        these. `key`: of the order that they belong to; with one that `want` has replaced they are dropped."""
+        these. `key`: the key of the order that the refusals belong to. If `want` has replaced that order, the refusals
+        are dropped."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
@@ -260,8 +262,8 @@ class IssuedCertificate(Actor):
         await self._database.transact(work)
 
     async def try_again(self, names: Collection[str]) -> None:
-        """Order a certificate that has these names as well, which were left out: they may be provable now. Not during
-        the pause after a failed attempt, which the next attempt ends."""
+        """Order a certificate that includes these names, which were left out and may be provable now. Does nothing
+        while an order is under way, is due, or has failed and waits for its next attempt."""
 
         async def work(tx: Transaction) -> None:
             row = await self._row(tx)
@@ -387,8 +389,8 @@ class IssuedCertificate(Actor):
                WHERE name = $1""",
             self.key,
         )
-        # Otherwise every attempt for the names left out would end with one more certificate for the same others, and
-        # authorities give few of these a week.
+        # Otherwise every attempt for the refused names would issue another certificate for the same remaining names,
+        # and authorities issue only a few of such duplicates a week.
         due = current is None or current.due or row["renewal_asked"]
         if current is not None and not due and current.names >= set(names):
             await tx.execute(
@@ -402,7 +404,7 @@ class IssuedCertificate(Actor):
         log.warning("certificate.names_refused", certificate=self.key, names=[each.name for each in refusals])
         return True
 
-    async def _leave_out(self, tx: Transaction, row: Record, entries: Sequence[LeftOut]) -> None:
+    async def _leave_out(self, tx: Transaction, row: Record, entries: Sequence[RefusedName]) -> None:
         """Record the names that are not in the certificate in use; the next order tries them again."""
         unreported = [each for each in entries if not each.reported]
         await self._write(tx, left_out.all_names(replace(each, reported=True) for each in entries))
@@ -417,7 +419,7 @@ class IssuedCertificate(Actor):
             names = tuple(each.name for each in unreported)
             await self._tell(tx, IssuanceFailure(self.key, names, error, row["not_after"], row["due_at"], partly=True))
 
-    async def _write(self, tx: Transaction, entries: Sequence[LeftOut]) -> None:
+    async def _write(self, tx: Transaction, entries: Sequence[RefusedName]) -> None:
         await tx.execute(
             "UPDATE acme_certificates SET left_out = $2 WHERE name = $1", self.key, left_out.stored(entries)
         )

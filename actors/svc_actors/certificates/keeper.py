@@ -47,7 +47,7 @@ LONGEST_SLEEP_SECONDS: Final = 3600.0
 """The machine's clock may be set while the loop sleeps, so it looks again after at most this long."""
 _TIMEOUT: Final = 20.0
 _LOOKS_AT_OTHERS: Final = 10
-"""How often the other names of a refused order are looked at: authorities check them at the same time."""
+"""How often the authorizations of a refused order are polled until the authority has decided about all of its names."""
 
 Install = Callable[[CertificateWithKey], Awaitable[None]]
 """Installs a certificate where it is served from; must be idempotent."""
@@ -122,8 +122,8 @@ class Keeper(Generic[ChallengesT]):
         return step.until if isinstance(step, Wait) else datetime.now(UTC)
 
     async def _check(self, check: RenewalCheck) -> None:
-        """Ask the authority when it would have the certificate renewed. That it does not answer is no failure of the
-        certificate: its lifetime decides, as for an authority that suggests nothing."""
+        """Ask the authority when to renew the certificate. If the authority does not answer, no failure is recorded:
+        the certificate's lifetime decides, as for an authority that suggests nothing."""
         suggested = None
         async with self._open_http() as http:
             client = AcmeClient(http, check.directory, load_key(check.account_key))
@@ -237,7 +237,8 @@ def _by_name(error: AcmeError, names: Sequence[str]) -> AcmeError:
         if not own:
             return Refused(str(error), retry_after=error.retry_after)
         return NamesRefused(str(error), own, retry_after=error.retry_after)
-    # Limits may count what is ordered for a domain, and have its name: all names below it share the limit.
+    # A rate limit may count the orders for a whole domain, and its error then names the domain only. The limit applies
+    # to all names below the domain.
     if isinstance(error, Refused) or (isinstance(error, RateLimited) and "already issued" not in str(error)):
         named = [name for name in names if re.search(rf"(?<![\w.*-]){re.escape(name)}(?!\.?[\w-])", str(error))]
         if isinstance(error, RateLimited):

@@ -1,10 +1,12 @@
-"""Names that a certificate does without because the authority refused them, so that the others get theirs.
+"""Names that the authority refused. They are left out of the order, so that a certificate for the remaining names is
+issued.
 
-Invariants: an order has at least one name; a name that a valid certificate covers is dropped only shortly before that
-certificate expires, or for the sake of a name that it does not cover; a name stays recorded until a certificate has it.
+Invariants: an order has at least one name; a name that the certificate in use covers is left out of the next one only
+shortly before the certificate in use expires, or to get a certificate for a name that the certificate in use lacks; a
+refused name stays recorded until a certificate includes it.
 
-Rejected: to look names up before an order and leave out those that do not resolve. What the authority's resolvers see
-may differ from what this server's resolver does, and then no order would ever show it.
+Rejected: to look names up before an order and leave out those that do not resolve. The authority's resolvers may see
+other records than this server's resolver. A name that only the authority can resolve would then never be ordered.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ LONGEST_PAUSE: Final = timedelta(days=1)
 LONGEST_RETRY_AFTER: Final = timedelta(days=7)
 """Authorities' longest rate limits are weekly."""
 PATIENT_UNTIL: Final = 6
-"""The part of its lifetime that a certificate has left when names it covers are dropped from the next one: half of the
-time for renewals, so that the others have the other half."""
+"""A name that the certificate in use covers is dropped once a sixth of the certificate's lifetime is left. That is half
+of the time for renewals; the other half remains for renewing without the name."""
 _TRIES_BEFORE_OTHERS: Final = 2
-"""Failed attempts, within some 15 minutes, before a covered name is dropped for the sake of a new one."""
+"""Failed attempts, within some 15 minutes, before a covered name is dropped so that a new name gets a certificate."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Refusal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut(Refusal):
-    """`tries`: refusals in a row, the last one at `at`. `out`: the order under way is without it. `reported`: its owner
-    was notified."""
+class RefusedName(Refusal):
+    """A name with its refusals. `tries`: how many in a row, the last one at `at`. `out`: the order under way leaves the
+    name out; otherwise the order tries the name again. `reported`: the owner was notified. The field names are those of
+    the stored JSON."""
 
     tries: int
     at: datetime
@@ -49,7 +52,7 @@ class LeftOut(Refusal):
 
     @property
     def next_try(self) -> datetime:
-        """When the authority may be asked about it again."""
+        """When the name may be ordered again."""
         pause: timedelta = min(FIRST_PAUSE * 2 ** min(self.tries - 1, 20), LONGEST_PAUSE)
         asked = timedelta(seconds=self.retry_after or 0.0)
         return self.at + max(pause, min(asked, LONGEST_RETRY_AFTER))
@@ -65,37 +68,37 @@ class CurrentCertificate:
     due: bool
 
 
-def read(stored: Mapping[str, Mapping[str, Any]]) -> list[LeftOut]:
+def read(stored: Mapping[str, Mapping[str, Any]]) -> list[RefusedName]:
     return [
-        LeftOut(**{**each, "name": name, "found": tuple(each["found"]), "at": datetime.fromisoformat(each["at"])})
+        RefusedName(**{**each, "name": name, "found": tuple(each["found"]), "at": datetime.fromisoformat(each["at"])})
         for name, each in stored.items()
     ]
 
 
-def stored(left_out: Iterable[LeftOut]) -> dict[str, dict[str, Any]]:
+def stored(left_out: Iterable[RefusedName]) -> dict[str, dict[str, Any]]:
     return {
         each.name: {name: value for name, value in asdict(each).items() if name != "name"} | {"at": each.at.isoformat()}
         for each in left_out
     }
 
 
-def all_names(left_out: Iterable[LeftOut]) -> list[LeftOut]:
+def all_names(left_out: Iterable[RefusedName]) -> list[RefusedName]:
     """The records of refused names before an order that tries every name: none is left out."""
     return [replace(each, out=False) for each in left_out]
 
 
-def ordered(names: Sequence[str], left_out: Iterable[LeftOut]) -> list[str]:
+def ordered(names: Sequence[str], left_out: Iterable[RefusedName]) -> list[str]:
     """The names of the order under way."""
     out = {each.name for each in left_out if each.out}
     return [name for name in names if name not in out]
 
 
-def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datetime) -> list[LeftOut]:
+def refused(left_out: Sequence[RefusedName], refusals: Iterable[Refusal], now: datetime) -> list[RefusedName]:
     """The records after the authority has refused these names as well: they are left out."""
     found = {each.name: each for each in left_out}
     for each in refusals:
         before = found.get(each.name)
-        found[each.name] = LeftOut(
+        found[each.name] = RefusedName(
             name=each.name,
             reason=each.reason,
             found=each.found,
@@ -108,7 +111,7 @@ def refused(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datet
     return list(found.values())
 
 
-def refused_with_all(left_out: Sequence[LeftOut], refusals: Iterable[Refusal], now: datetime) -> list[LeftOut]:
+def refused_with_all(left_out: Sequence[RefusedName], refusals: Iterable[Refusal], now: datetime) -> list[RefusedName]:
     """The records if the next attempt tries every name again. They include only names that certificates already do
     without."""
     known = {each.name for each in left_out}

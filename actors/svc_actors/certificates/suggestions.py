@@ -1,7 +1,7 @@
-"""When the authority would have a certificate renewed (ACME Renewal Information, RFC 9773).
+"""When the authority suggests renewing a certificate (ACME Renewal Information, RFC 9773).
 
-An authority moves the window of a certificate when it is going to revoke it, or to spread its load: a client that goes
-by the lifetime alone learns of a revocation from its visitors.
+An authority moves the window of a certificate before it revokes the certificate, or to spread its load. A client that
+considers only the lifetime would learn of a revocation from its visitors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from svc_actors.acme import Window
 from svc_actors.acme.keys import base64url
 
 ASKED_EVERY: Final = timedelta(hours=6)
-"""If the authority does not say. Also after a failure to ask, which is no failure of the certificate."""
+"""The interval between queries if the authority names none, and after a query that failed."""
 SHORTEST_PAUSE, LONGEST_PAUSE = timedelta(minutes=10), timedelta(days=1)
 
 
@@ -36,8 +36,8 @@ def certificate_id(chain: str) -> str | None:
 
 
 def due_by(window: Window, due_at: datetime, not_after: datetime) -> datetime:
-    """When to renew: at a random time of the window, once chosen for good. A window that leaves no certificate in use
-    is no advice."""
+    """When to renew: at a random time within the window. A time within the window that was chosen earlier is kept. A
+    window that is empty, or ends after the certificate expires, is ignored."""
     if not window.start < window.end <= not_after or window.start <= due_at <= window.end:
         return due_at
     return window.start + (window.end - window.start) * random.random()  # noqa: S311

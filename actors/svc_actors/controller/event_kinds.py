@@ -1,4 +1,4 @@
-"""The controller's own kinds of the event stream (vm-controller-api.md, Events)."""
+"""The controller's own kinds of the event stream (specification, Events)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CONNECT_SECONDS: Final = 60.0
 MAIL_SECONDS: Final = 90.0
 _QUIT_SECONDS: Final = 3.0
 _LEAST_RATE: Final = 65536
-"""Bytes a second that a large mail is given."""
+"""The rate, in bytes a second, by which the time limit of a large mail is computed."""
 _CLOSING: Final = 421
 _PIECE: Final = 65536
 _LONGEST_REASON: Final = 300
@@ -115,7 +115,7 @@ class Relay:
         raise RelayError(f"{self._settings.host}:{self._settings.port}: no answer within {seconds:g} seconds")
 
     async def _close(self) -> None:
-        """Send QUIT if that takes no time; it is only a courtesy."""
+        """Send QUIT, within `_QUIT_SECONDS`. The relay does not depend on it."""
         smtp = self._smtp
         assert smtp is not None
         with trio.move_on_after(_QUIT_SECONDS, shield=True), suppress(OSError):
@@ -155,7 +155,8 @@ def _connected(settings: MailSettings) -> smtplib.SMTP:
 
 
 class _Piecewise(smtplib.SMTP):
-    """The timeout of a socket is that of one call, and a large mail is one call of smtplib."""
+    """Sends in pieces. The socket's timeout limits one call of `send`, and smtplib sends a mail, however large, in one
+    call."""
 
     def send(self, s: ReadableBuffer | str) -> None:
         whole = memoryview(s.encode(self.command_encoding) if isinstance(s, str) else s)

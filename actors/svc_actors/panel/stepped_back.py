@@ -61,9 +61,11 @@ class UsedNumbers:
 
 
 async def recover_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: UsedNumbers) -> None:
-    """`as_of` is the newest time in the database. This only writes to the database."""
+    """Recover from a database that has lost its last commits. Only writes to the database. `as_of`: the newest time in
+    the database."""
     queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
-    # The queued jobs are marked as running, because the start fails running jobs, with all consequences of their ends.
+    # Queued jobs are marked as running here. The start of the service then fails all running jobs, with everything that
+    # follows from a failed job.
     await start_jobs(tx, [row["id"] for row in queued])
     await record_missed_runs(tx, now)
     for sequence, count in SKIPPED.items():

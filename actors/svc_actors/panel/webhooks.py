@@ -1,4 +1,4 @@
-"""The panel's webhooks: their events (hosting-panel-api.md, Events), written for the endpoints that have subscribed to
+"""The panel's webhooks: their events (specification, Events), written for the endpoints that have subscribed to
 them in the transaction of what they report; and the endpoints, with the events and alerts about their changes.
 
 await emit(tx, WebhookEvent.SITE_CREATED, subject=Subject("site", str(site.id), site.domain), data={"type": "php"})

@@ -1,9 +1,9 @@
-"""Up to where the inbox of events is known: which ids may still appear.
+"""The part of the event inbox that the sequencer must still read: the ids at which new rows may appear.
 
-Ids are drawn before the commit that makes their rows visible, so a row can appear below one that was moved already. The
-sequencer finds it without looking through the whole inbox, where moved rows stay in the index for as long as any
-transaction is held open: it looks above the highest id that it has moved, and at the gaps below. If a gap were missed,
-the events of a transaction could be numbered after those of one that had waited for it.
+A transaction draws its ids before the commit that makes its rows visible, so a row can appear below one that was moved
+already. The sequencer must find such a row, but does not scan the whole inbox: moved rows stay in its index for as long
+as any transaction is open. It reads the ids above the highest one that it has moved, and the gaps below. If a gap were
+missed, the events of a transaction could be numbered after those of a later transaction that had waited for it.
 
 An example: with 7 and 10 moved the frontier is at 10, with gaps at 8 and 9. If 9 becomes visible, the next look moves
 it. If 8 was rolled back, it stays a gap until every transaction that was running at the time of the look is over, and
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 
 class Frontier:
-    """`last_drawn` is the last id drawn when the sequencer took over; any id below it may still appear."""
+    """`last_drawn` is the last id drawn when the sequencer took over. Rows with this or a lower id may still appear."""
 
     def __init__(self, last_drawn: int) -> None:
         self.highest = last_drawn
@@ -28,12 +28,12 @@ class Frontier:
         self._over_at: int | None = None
 
     @property
-    def low(self) -> int:
+    def scan_after(self) -> int:
         """Ids above this one may hold new rows, and so may the gaps."""
         return self.highest if self._settled else 0
 
     def moved(self, ids: Sequence[int]) -> None:
-        """These were visible, and are in the log now."""
+        """Record that the rows with these ids were moved from the inbox to the log."""
         self.gaps.difference_update(ids)
         highest = max(ids, default=self.highest)
         if highest > self.highest:

@@ -106,10 +106,10 @@ class Sequencer:
                 # Read before the rows, so that all rows of transactions that have ended by this time are read below
                 # (`Frontier.check`).
                 oldest_running, next_transaction = await session.fetchone(_RUNNING)
-                await _move_all(session, frontier, low=0)
+                await _move_all(session, frontier, after=0)
                 frontier.check(oldest_running, next_transaction)
             else:
-                await _move_all(session, frontier, low=frontier.low)
+                await _move_all(session, frontier, after=frontier.scan_after)
             if now >= prune_at:
                 prune_at = now + _PRUNE_PERIOD
                 await prune(session, self.retention)
@@ -180,19 +180,19 @@ WRITE_TO_INBOX = """
 """
 
 
-async def _move_all(session: Session, frontier: Frontier, *, low: int) -> None:
+async def _move_all(session: Session, frontier: Frontier, *, after: int) -> None:
     # One page at a time: each page is a transaction of its own, whose NOTIFY reaches readers before the next page.
     while True:
-        moved = await _move(session, low, frontier)
+        moved = await _move(session, after, frontier)
         frontier.moved(moved)
         if len(moved) < _PAGE:
             return
 
 
-async def _move(session: Session, low: int, frontier: Frontier) -> list[int]:
+async def _move(session: Session, after: int, frontier: Frontier) -> list[int]:
     """Number one page of committed events, and return the inbox ids they had. Atomic.
 
-    With 7 and 10 in the inbox above `low`, 5 a gap that has been filled, and the log at position 41: `found` is 5, 7,
+    With 7 and 10 in the inbox above `after`, 5 a gap that has been filled, and the log at position 41: `found` is 5, 7,
     10, `taken` removes them from the inbox, `placed` writes them at 42, 43, 44 in the order of their ids. The last line
     tells all readers, of this process and others, one NOTIFY a page: no other transaction that writes contains one, so
     this waits for none. Costs an index scan of the rows that are found, a look-up a gap, and one at the end of the log.
@@ -220,7 +220,7 @@ async def _move(session: Session, low: int, frontier: Frontier) -> list[int]:
         CROSS JOIN LATERAL (SELECT CASE WHEN count > 0 THEN pg_notify($1, last::text) END) AS announced
         """,
         EVENT_CHANNEL,
-        low,
+        after,
         _PAGE,
         sorted(frontier.gaps),
     )

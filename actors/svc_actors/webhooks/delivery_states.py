@@ -1,4 +1,4 @@
-"""The states of a delivery, attempt by attempt (hosting-panel-api.md, Webhook delivery status).
+"""The states of a delivery, attempt by attempt (specification, Webhook delivery status).
 
     pending    no attempt has had an outcome yet
     retrying   the last attempt failed, and there is another at `next_attempt_at`

@@ -150,7 +150,7 @@ class Round:
         try:
             secret = endpoints.secret_of(self._services.sealer, self._endpoint_id, delivery.sealed_secret)
         except CannotUnseal:
-            return Unanswered("the endpoint's secret cannot be opened with this server's key; rotate it")
+            return Unanswered("the endpoint's secret cannot be opened with this server's key; rotate the secret")
         headers = {
             "User-Agent": "Service-Webhook/1",
             "Content-Type": "application/json",

@@ -1,4 +1,4 @@
-"""What a delivery carries: the body of an event, and its signature (hosting-panel-api.md, Payload and Signature).
+"""What a delivery carries: the body of an event, and its signature (specification, Payload and Signature).
 
 The body has server, subject and data, for every service. Invariant: a payload holds flat scalars that its emitter lists
 one by one: never a request, a row or a file of a customer.

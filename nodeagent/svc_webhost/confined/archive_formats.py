@@ -210,7 +210,7 @@ def _zip_content(
             budget.spend(len(block))
             most -= len(block)
             if most < 0:
-                raise FileError(Failed.REFUSED, f"{_shown(os.fsencode(info.filename))} is too long for a link.")
+                raise FileError(Failed.REFUSED, f"{_for_message(os.fsencode(info.filename))} is too long for a link.")
             yield block
 
 
@@ -343,8 +343,8 @@ def _read_pax(record: bytes, into: _Further) -> None:
 
 
 def _special(name: bytes) -> FileError:
-    return FileError(Failed.REFUSED, f"{_shown(name)} in the archive is not a file, folder or link.")
+    return FileError(Failed.REFUSED, f"{_for_message(name)} in the archive is not a file, folder or link.")
 
 
-def _shown(name: bytes) -> str:
+def _for_message(name: bytes) -> str:
     return name[:200].decode(errors="replace")

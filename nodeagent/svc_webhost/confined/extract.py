@@ -120,9 +120,9 @@ def names_of(member: Member) -> list[bytes]:
     while names and not names[-1]:
         names.pop()
     if name.startswith(b"/") or b".." in names or b"" in names or b"\0" in name:
-        raise FileError(Failed.REFUSED, f"{_shown(name)} in the archive leads out of it.")
+        raise FileError(Failed.REFUSED, f"{_for_message(name)} in the archive leads out of it.")
     if len(name) > MAX_PATH or len(names) > _MAX_LEVELS or any(len(part) > MAX_NAME for part in names):
-        raise FileError(Failed.REFUSED, f"{_shown(name)} in the archive is too long.")
+        raise FileError(Failed.REFUSED, f"{_for_message(name)} in the archive is too long.")
     return names
 
 
@@ -155,7 +155,7 @@ def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
         raise _twice(member.name) from None
     except (FileNotFoundError, NotADirectoryError):
         raise FileError(
-            Failed.REFUSED, f"{_shown(member.name)} in the archive links to something that is not in it."
+            Failed.REFUSED, f"{_for_message(member.name)} in the archive links to something that is not in it."
         ) from None
 
 
@@ -256,12 +256,12 @@ def _move(source: int, target: int, name: bytes, replace: bool) -> None:
 
 
 def _twice(name: bytes) -> FileError:
-    return FileError(Failed.REFUSED, f"The archive has {_shown(name)} twice.")
+    return FileError(Failed.REFUSED, f"The archive has {_for_message(name)} twice.")
 
 
 def _out(member: Member) -> FileError:
-    return FileError(Failed.REFUSED, f"{_shown(member.name)} in the archive is a link that leads out of it.")
+    return FileError(Failed.REFUSED, f"{_for_message(member.name)} in the archive is a link that leads out of it.")
 
 
-def _shown(name: bytes) -> str:
+def _for_message(name: bytes) -> str:
     return name[:200].decode(errors="replace")

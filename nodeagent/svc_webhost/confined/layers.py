@@ -1,8 +1,8 @@
-"""Reads an archive, and the archives within it that its format has, in one pass through one stream.
+"""Reads an archive, including archives nested in it (such as a tar within a zip), in one pass over one stream.
 
-gzip, bzip2, xz and zstd are detected by content. A stream is read once, forwards; nothing of it is stored. An archive
-within the archive is a folder of its name. All of them share one budget, so that nested compression costs no more than
-the whole may.
+gzip, bzip2, xz and zstd are detected by content. A stream is read once, forwards; nothing of it is stored. A nested
+archive appears as a folder of its name. All nested archives share the budget of the outer one, so that nested
+compression cannot exceed its limits.
 """
 
 from __future__ import annotations

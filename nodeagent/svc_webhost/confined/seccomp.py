@@ -118,8 +118,8 @@ class _Program(ctypes.Structure):
 
 
 def install_filter() -> None:
-    """Set the filter, for this process and its descendants. Requires no_new_privs (prctl(2)). OSError if the kernel has
-    no filters, or this machine's calls are unknown."""
+    """Install the filter for this process and its descendants. Requires no_new_privs (prctl(2)). Raises `OSError` if
+    the kernel does not support such filters, or if the system call numbers of this architecture are not known."""
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"the system calls of {machine} are not known")

@@ -265,12 +265,13 @@ def _written_out(expression: str) -> list[str] | None:
         return None
     try:
         return _Expression(tokens).written_out()
-    except _UnknownError:
+    except _NotEnumerableError:
         return None
 
 
-class _UnknownError(Exception):
-    """The expression matches too many texts, or texts that are not known."""
+class _NotEnumerableError(Exception):
+    """The texts that the expression matches cannot be enumerated: they are too many, or a part of the expression is not
+    understood."""
 
 
 class _Expression:
@@ -286,14 +287,14 @@ class _Expression:
     def written_out(self) -> list[str]:
         found = self._alternatives(0)
         if self._at < len(self._tokens):
-            raise _UnknownError
+            raise _NotEnumerableError
         return found
 
     def _alternatives(self, depth: int) -> list[str]:
         """The alternatives up to the end of the group, whose `)` is then the next token, or up to the end of the
         expression."""
         if depth > _MOST_DEPTH:
-            raise _UnknownError
+            raise _NotEnumerableError
         found, texts, letters = list[str](), [""], list[str]()
         while self._at < len(self._tokens) and (token := self._tokens[self._at])[0] != ")":
             self._at += 1
@@ -302,7 +303,7 @@ class _Expression:
                 texts, letters = [""], []
             elif token[0] == "?":
                 # The quantifier follows nothing, or another quantifier, which it would make lazy.
-                raise _UnknownError
+                raise _NotEnumerableError
             else:
                 part = self._group(depth) if token[3] else _letters(token)
                 if self._at < len(self._tokens) and self._tokens[self._at][0] == "?":
@@ -313,13 +314,13 @@ class _Expression:
                 else:
                     texts, letters = _continued(_continued(texts, ["".join(letters)]), part), []
             if len(found) + len(texts) > _MOST or len(letters) > _LONGEST_TEXT:
-                raise _UnknownError
+                raise _NotEnumerableError
         return [*found, *_continued(texts, ["".join(letters)])]
 
     def _group(self, depth: int) -> list[str]:
         part = self._alternatives(depth + 1)
         if self._at == len(self._tokens):
-            raise _UnknownError
+            raise _NotEnumerableError
         self._at += 1
         return part
 
@@ -340,11 +341,11 @@ def _of_class(part: str) -> list[str]:
 
 
 def _continued(texts: Sequence[str], part: Sequence[str]) -> list[str]:
-    """Each text, continued by each of `part`. Raises `_UnknownError` if they are too many, or too long."""
+    """Each text, continued by each of `part`. Raises `_NotEnumerableError` if they are too many, or too long."""
     # Checked before the texts are built: ten groups of ten alternatives would be 10**10 texts.
     if len(texts) * len(part) > _MOST:
-        raise _UnknownError
+        raise _NotEnumerableError
     found = [text + more for text in texts for more in part]
     if max(map(len, found)) > _LONGEST_TEXT:
-        raise _UnknownError
+        raise _NotEnumerableError
     return found

@@ -24,7 +24,7 @@ _NO_MORE: Final = {
 _OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
 """`mod_php.c` is the module's name in PHP 8, too."""
 SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
-# The panel sets post_max_size itself, this much above upload_max_filesize (`host/php/pool.py`).
+# The panel sets post_max_size itself, this much above upload_max_filesize (`svc_webhost/php/pool.py`).
 _FORM_MIB: Final = 8
 _ELSEWHERE: Final = "Make it a setting of the site's PHP, or put it into a file .user.ini."
 

@@ -42,8 +42,8 @@ from svc_webhost.restic.models import (
 TREE: Final = "site"
 CONTENT: Final = "content"
 """The two folders of a snapshot, and of a job's work folder: the site's home, and files made for the backup."""
-LISTED: Final = f"{CONTENT}/manifest"
-"""The manifest of the scan, at the same path in both."""
+MANIFEST_PATH: Final = f"{CONTENT}/manifest"
+"""The path of the scan's manifest, in a snapshot and in a job's work folder alike."""
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 """Visitors have priority over backups."""
 QUICK_SECONDS: Final = 900.0
@@ -131,7 +131,7 @@ class SystemRestic:
             home,
             work,
             *(*_PYTHON, manifest.__file__, "scan", str(work / TREE), str(uid)),
-            *(str(before or ""), str(work / LISTED), str(work / "excluded")),
+            *(str(before or ""), str(work / MANIFEST_PATH), str(work / "excluded")),
         )
         return await _told(run, command, Scanned, seconds=LONG_SECONDS)
 
@@ -233,12 +233,12 @@ class SystemRestic:
         arguments = (*_PYTHON, manifest.__file__, "compare", str(work / TREE), str(uid))
         compared = await _told(
             run,
-            _in_cell(home, work, *arguments, str(work / LISTED), str(work / "excluded")),
+            _in_cell(home, work, *arguments, str(work / MANIFEST_PATH), str(work / "excluded")),
             Settled,
             seconds=LONG_SECONDS,
         )
         if compared.changed == 0:
-            await trio.to_thread.run_sync(shutil.copyfile, work / LISTED, work / "manifest")
+            await trio.to_thread.run_sync(shutil.copyfile, work / MANIFEST_PATH, work / "manifest")
             return compared.model_copy(update={"exact": True})
         listed = work / "nodes"
         async with await trio.open_file(listed, "w") as file:
@@ -248,7 +248,7 @@ class SystemRestic:
 
             await self._run(run, repository, ["ls", "--json", snapshot], seconds=LONG_SECONDS, take=take)
         command = (*QUIET, *_PYTHON, manifest.__file__, "settle")
-        paths = (str(work / LISTED), str(listed), TREE, str(work / "manifest"))
+        paths = (str(work / MANIFEST_PATH), str(listed), TREE, str(work / "manifest"))
         return await _told(run, (*command, *paths), Settled, seconds=LONG_SECONDS)
 
     async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:

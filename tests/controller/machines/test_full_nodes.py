@@ -34,7 +34,7 @@ async def placed_on(database: Database, world: Any, name: str) -> UUID:
 
 async def test_a_node_that_is_nearly_full_takes_no_machine_and_the_refusal_says_so(database: Database) -> None:
     world = await make_fleet(database)
-    await NodeDisks(database).look({world.node_id: free(40)})
+    await NodeDisks(database).update_levels({world.node_id: free(40)})
 
     with pytest.raises(ServiceError) as refused:
         await placed_on(database, world, "late")
@@ -49,7 +49,7 @@ async def test_a_node_that_is_nearly_full_takes_no_machine_and_the_refusal_says_
 async def test_another_node_takes_the_machine_that_a_full_one_does_not(database: Database) -> None:
     world = await make_fleet(database)
     beta = await make_node(database, world.location_id, "beta", disk_gib=100)
-    await NodeDisks(database).look({world.node_id: free(40)})
+    await NodeDisks(database).update_levels({world.node_id: free(40)})
 
     assert await placed_on(database, world, "one") == beta
 
@@ -59,13 +59,13 @@ async def test_the_alert_follows_the_level_and_closes_with_space(database: Datab
     disks = NodeDisks(database)
     key = f"node-disk:{world.node_id}"
 
-    await disks.look({world.node_id: free(140)})
+    await disks.update_levels({world.node_id: free(140)})
     warned = await open_alerts(database)
-    await disks.look({world.node_id: free(40)})
+    await disks.update_levels({world.node_id: free(40)})
     alarmed = await open_alerts(database)
-    await NodeDisks(database).look({world.node_id: free(60)})
+    await NodeDisks(database).update_levels({world.node_id: free(60)})
     swaying = await open_alerts(database)
-    await disks.look({world.node_id: free(500)})
+    await disks.update_levels({world.node_id: free(500)})
 
     assert warned[key] == (
         "warning",
@@ -82,6 +82,6 @@ async def test_the_thresholds_are_settings(database: Database) -> None:
     world = await make_fleet(database)
     await database.execute("INSERT INTO settings (name, value) VALUES ('disk_warning_percent', '50')")
 
-    await NodeDisks(database).look({world.node_id: free(499)})
+    await NodeDisks(database).update_levels({world.node_id: free(499)})
 
     assert list(await open_alerts(database)) == [f"node-disk:{world.node_id}"]

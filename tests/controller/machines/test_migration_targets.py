@@ -122,7 +122,7 @@ async def test_emulated_guests_have_the_same_processor_everywhere(database: Data
     [
         ("state = 'offline'", "node: it is offline"),
         ("state = 'pending'", "node: it is pending"),
-        ("state = 'offline', lost_at = now(), state_reason = 'Declared lost: fire'", "node: it is lost"),
+        ("state = 'offline', lost_at = now(), state_reason = 'Declared lost: fire'", "node: it was declared lost"),
         ("mode = 'observe'", "node: it is only observed"),
         ("maintenance = true", "node: it is in maintenance"),
         ("disk_level = 'critical'", "node: its disk is nearly full, 1000 GiB free"),

@@ -137,7 +137,7 @@ async def test_a_refused_creation_leaves_nothing_behind(database: Database) -> N
     ("change", "reason"),
     [
         ("state = 'offline'", "node: it is offline"),
-        ("state = 'offline', lost_at = now()", "node: it is lost"),
+        ("state = 'offline', lost_at = now()", "node: it was declared lost"),
         ("mode = 'observe'", "node: it is only observed"),
         ("maintenance = true", "node: it is in maintenance"),
         ("capacity = NULL", "node: it has not reported its capacity"),

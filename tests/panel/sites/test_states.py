@@ -8,7 +8,7 @@ import pytest
 
 from svc_actors.panel.sites.states import (
     MOVES,
-    IllegalSiteMove,
+    IllegalTransition,
     SiteEnd,
     SiteMove,
     SiteOrder,
@@ -34,7 +34,7 @@ def test_there_is_no_move_but_those_of_the_table(status: SiteStatus, by: SiteMov
     if by in MOVES[status]:
         assert move(status, by) is MOVES[status][by]
     else:
-        with pytest.raises(IllegalSiteMove):
+        with pytest.raises(IllegalTransition):
             move(status, by)
 
 

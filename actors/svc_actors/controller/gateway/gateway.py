@@ -373,8 +373,8 @@ class Gateway:
         # after the other, never interleaved.
         node_id, node = connection.node_id, self._node(connection.node_id)
         if node.connection is not None:
-            # The old connection runs its `finally` only after this one has replaced it; the comparisons below are for
-            # that.
+            # The old connection runs its `finally` block only after this one has replaced it. The comparisons in that
+            # block keep it from detaching the new connection.
             node.connection.drop("replaced by a newer connection of this node")
         # The old connection's heartbeat is discarded: the node has not reported its free resources on this connection
         # yet.
@@ -399,8 +399,8 @@ class Gateway:
         try:
             reason = await connection.run(received, heartbeat_seconds=self._heartbeat_seconds, share=node.share)
         finally:
-            # If a newer connection has replaced this one, neither of these does anything: `detach` compares `send`, and
-            # the hook is called only if the node is offline now.
+            # If a newer connection has replaced this one, nothing here changes the node: `detach` compares `send` with
+            # that of the newer connection, and the hook is not called.
             node.operations.detach(send)
             if node.connection is connection:
                 node.connection = None

@@ -44,7 +44,7 @@ from svc_nodeagent.protocol import EntryKind as EntryKind
 OPEN: Final = "vm.files.open"
 COPY: Final = "copy_id"
 SYSTEM: Final = "image_id"
-"""These three are parameters of the task."""
+"""The names of the task's parameters: these three constants."""
 _ANSWER_SECONDS: Final = 150.0
 """A node that emulates its guests reads some 40 MiB a second, and each query that the node makes has a limit of a
 minute."""

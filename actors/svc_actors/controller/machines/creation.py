@@ -66,10 +66,10 @@ class IdempotencyKey:
 @dataclass(frozen=True)
 class NewMachine:
     """The machine to create. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
-    is the password itself if the service generated it, stored sealed until the task has ended, and so is `user_data`,
-    the owner's own for cloud-init. `first_boot`: for Windows. `held`: the copy of another machine that its disk is
-    created from. `iso_id`: the ISO in its CD-ROM drive from its first start on; if this is the same as `image_id`, the
-    disk is empty. `bounded`: the order is a customer's, so the project's limit of machines applies."""
+    is the password itself, if the service generated it. `user_data` is the owner's own, for cloud-init. Both are stored
+    sealed until the task has ended. `first_boot`: for Windows. `held`: the copy of another machine that its disk is
+    created from. `iso_id`: the ISO in its CD-ROM drive from its first start on; if `iso_id` equals `image_id`, the disk
+    is empty. `bounded`: the order is a customer's, so the project's limit of machines applies."""
 
     name: str
     hostname: str

@@ -224,5 +224,5 @@ _STOPS: Final = frozenset({Order.SHUTDOWN.op, Order.FORCE_STOP.op, Order.DELETE.
 _ATTEMPTS: Final = frozenset(
     {order.op for order in Order if order.wants is DesiredPower.RUNNING and order is not Order.MIGRATE} | {"vm.update"}
 )
-"""Tasks that try to bring a machine back. An update is one because it defines a machine that its host has lost. A
-migration is not: it only switches the machine off."""
+"""Tasks that try to bring a machine back. `vm.update` belongs to them because it defines the machine again if the host
+has lost it. A migration does not: it only switches the machine off."""

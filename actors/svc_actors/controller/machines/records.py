@@ -29,7 +29,7 @@ FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id"""
 
 
 # Effects of a machine's service on it, as SQL conditions on a row of `vms`. They are read from the service's own row,
-# which neither the machine's owner nor a security group can change (vm-controller-api.md, Provisioning API, rule 2).
+# which neither the machine's owner nor a security group can change (specification, Provisioning API, rule 2).
 SOLD: Final = "EXISTS (SELECT FROM services WHERE services.vm_id = vms.id AND state <> 'terminated')"
 """The machine belongs to a service that a billing system has sold, and is deleted when the service ends."""
 

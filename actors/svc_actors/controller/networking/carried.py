@@ -96,8 +96,9 @@ async def note_carried(
 async def _granted(
     tx: Transaction, node_id: UUID, said: Sequence[tuple[UUID, str]], *, of_a_pool_all: bool
 ) -> tuple[list[tuple[UUID, IPNetwork]], int]:
-    """The addresses that are accepted, and the number of those that are not. Of each pool the lowest are accepted, so
-    that these stay the same at each report; a network that is wider than what a machine receives of a pool is not."""
+    """The addresses that are accepted, and the number of those that are not. Of each pool the lowest addresses are
+    accepted, so that the same ones are accepted at each report. A network that is wider than what a machine receives
+    from the pool is not accepted."""
     pools = [Pool.of(row) for row in await tx.fetch(_POOLS_OF_NODE, node_id)] if said else []
     networks = [(ip_interface(address).network, vm_id) for vm_id, address in islice(said, MOST_CARRIED)]
     taken: dict[UUID, set[int]] = {pool.id: set() for pool in pools}
@@ -122,7 +123,8 @@ async def _granted(
 
 
 async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = None) -> None:
-    """The node was removed, so its host will report nothing more; or its host has released this one machine."""
+    """Remove what is recorded as carried: by a node that was removed, or (with `vm_id`) by one machine that its host
+    has released."""
     gone = await tx.fetch(
         "DELETE FROM carried_addresses WHERE node_id = $1 AND ($2::uuid IS NULL OR vm_id = $2) RETURNING ip",
         node_id,

@@ -112,7 +112,7 @@ async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: b
 
 
 async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message: str) -> NetworkFailure | None:
-    """Record that the machine's host could not be brought to this generation. None if the failure is outdated: the
+    """Record that applying this generation on the machine's host failed. Returns None if the failure is outdated: the
     machine is gone, or its host has the generation by now."""
     row = await tx.fetchrow(
         """UPDATE vms SET net_error = $3, net_failed_at = now()

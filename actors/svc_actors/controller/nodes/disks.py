@@ -35,7 +35,7 @@ class NodeDisks:
         self._database = database
         self._levels: dict[UUID, DiskLevel] = {}
 
-    async def look(self, said: Mapping[UUID, Capacity]) -> None:
+    async def update_levels(self, said: Mapping[UUID, Capacity]) -> None:
         """Record changed levels and update their alerts, by the last reports of the connected nodes."""
         await self._recall(said)
         thresholds = await read_thresholds(self._database)

@@ -75,7 +75,7 @@ class Obstacle:
 _OFFLINE: Final = Obstacle(Stage.STATE, "node: it is offline", "offline")
 _UNREPORTED: Final = Obstacle(Stage.STATE, "node: it has not reported its capacity", "without a report of what it has")
 _PENDING: Final = Obstacle(Stage.STATE, "node: it is pending", "not connected yet")
-_LOST: Final = Obstacle(Stage.STATE, "node: it is lost", "lost for good")
+_LOST: Final = Obstacle(Stage.STATE, "node: it was declared lost", "lost for good")
 _OBSERVED: Final = Obstacle(Stage.STATE, "node: it is only observed", "only observed")
 _FIRMWARES: Final = {Firmware.UEFI: "UEFI", Firmware.UEFI_SECURE: "UEFI with Secure Boot"}
 _MAINTENANCE: Final = Obstacle(Stage.STATE, "node: it is in maintenance", "in maintenance")
@@ -166,7 +166,9 @@ async def refusal(queryable: Queryable, need: MachineNeeds, *, explain: bool) ->
     obstacles = [[each for each in node.obstacles if each.stage is nearest] for node in nodes if node.stage is nearest]
     message, hint = _words(nearest, obstacles, explain=explain)
     if need.node_id is not None:
-        message = f"Node {nodes[0].name} does not take this machine: {_listed(each.text for each in obstacles[0])}."
+        # The label "node:" would repeat the subject of this sentence.
+        reasons = [each.text.removeprefix("node: ") for each in obstacles[0]]
+        message = f"Node {nodes[0].name} does not take this machine: {_listed(reasons)}."
     return capacity(message, hint=hint, details=details)
 
 

@@ -1,4 +1,4 @@
-"""The states of a service and every move between them (vm-controller-api.md, States and transitions). Nothing else
+"""The states of a service and every move between them (specification, States and transitions). Nothing else
 decides a state.
 
 A service's state is the desired state of its machine, which follows (`settling`). So a service is suspended or

@@ -134,7 +134,8 @@ class _Node:
     called: trio.Event = field(default_factory=trio.Event)
     under_way: set[UUID] = field(default_factory=set)
     again: set[UUID] = field(default_factory=set)
-    """Machines that were read as outstanding while work for them was under way: to be looked at once more."""
+    """Machines that were read as outstanding while work for them was under way. They are read again when that work
+    ends."""
     resting: dict[UUID, _Rest] = field(default_factory=dict)
 
 
@@ -232,12 +233,12 @@ class NetworkWatch:
                     await node.called.wait()
 
     async def _work_off(self, node_id: UUID, node: _Node, nursery: trio.Nursery) -> None:
-        """One pass over the node's outstanding machines, by id, a page at a time."""
+        """Start work for each of the node's outstanding machines once, in the order of their ids, a page at a time."""
         now = trio.current_time()
         rested = {vm_id: rest for vm_id, rest in node.resting.items() if rest.until <= now}
         for vm_id in rested:
-            # If the machine is no longer outstanding, the entry is not needed; if it still is, `_begin` takes it from
-            # `rested`.
+            # `_begin` finds the entry in `rested` if the machine is still outstanding. Otherwise the entry is no longer
+            # needed.
             del node.resting[vm_id]
         after = _NOBODY
         while self._gateway.is_online(node_id):
@@ -320,7 +321,7 @@ class NetworkWatch:
                 await self._record_failure(vm_id, spec.generation, "its agent is connected, but gave no answer.")
             raise _NotDone(failure.message) from failure
         # The host may be ahead of `spec`, since a task may have sent a newer generation meanwhile, but never behind it.
-        # A number beyond `MOST_BELIEVED` is a lie that no later generation could exceed.
+        # A number beyond `MOST_BELIEVED` is false and not believed, because no later generation could exceed it.
         applied = result.generation if isinstance(result, NetworkResult) else None
         if applied is None or not spec.generation <= applied <= MOST_BELIEVED:
             words = f"the host says that it has generation {applied}, and was asked for {spec.generation}."
@@ -368,7 +369,7 @@ class NetworkWatch:
             raise
 
     async def _record_failure(self, vm_id: UUID, generation: int, message: str) -> None:
-        """Record on the machine that its host could not be brought to this generation, and raise an alert."""
+        """Record on the machine that applying this generation failed on its host, and raise an alert."""
 
         async def work(tx: Transaction) -> None:
             failure = await network_failed(tx, vm_id, generation, message)

@@ -193,7 +193,7 @@ class NodeWatch:
         tasks.handles("node.preflight", self._preflight_task)
 
     def recheck(self, node_id: UUID) -> None:
-        """Have an inventory of this node taken at the next look, however recent the last one is."""
+        """Take an inventory of this node at the next look at all nodes, even if its last inventory is recent."""
         self._asked.pop(node_id, None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -228,7 +228,7 @@ class NodeWatch:
 
     async def look_at_disks(self) -> None:
         """Raise alerts about connected nodes whose disks fill up; these nodes then take no new machines."""
-        await self._disks.look(self._said())
+        await self._disks.update_levels(self._said())
 
     def _said(self) -> dict[UUID, Capacity]:
         """The resources that each connected node reported last."""

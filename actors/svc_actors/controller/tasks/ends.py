@@ -49,7 +49,7 @@ async def store_end(
         except Exception as error:
             log.warning("task.end_not_stored", task_id=str(task.id), op=task.op, error=str(error))
             # A failure because of an outage is not counted, however long the outage is: the same outcome is stored once
-            # it is over.
+            # the outage is over.
             if not may_succeed_later(error):
                 failures += 1
             if failures > MOST_CRASHES + 1:

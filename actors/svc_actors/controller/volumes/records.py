@@ -32,7 +32,7 @@ have."""
 SPEAKS: Final = 5
 """The first version of the node protocol that has volumes."""
 
-_TEXTS: Final = {
+_PARTICIPLES: Final = {
     VolumeOrder.ATTACH: "attached",
     VolumeOrder.DETACH: "detached",
     VolumeOrder.GROW: "grown",
@@ -450,7 +450,8 @@ def _require(volume: VolumeRow, order: VolumeOrder) -> None:
 
 def _refused(volume: VolumeRow, order: VolumeOrder) -> ServiceError:
     under_way = volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE, VolumeState.FAILED)
-    words = f"The volume is {volume.state.value.replace('_', ' ')} and cannot be {_TEXTS[order]}; nothing was changed."
+    state = volume.state.value.replace("_", " ")
+    words = f"The volume is {state} and cannot be {_PARTICIPLES[order]}; nothing was changed."
     details = {"state": volume.state.value}
     if under_way:
         return not_ready(words, hint="Wait for its task.", details=details)

@@ -147,8 +147,8 @@ class DiskUse:
 
 
 async def _close_what_is_over(tx: Transaction) -> None:
-    """Close the alerts that are over, including those of an account whose last site, plan or person was deleted: no
-    walk would visit that account."""
+    """Close the alerts whose cause is over. This includes the alerts of an account whose last site, plan or person was
+    deleted, since no walk visits that account."""
     rows = await tx.fetch(
         """SELECT sites.owner_id FROM site_disk_use JOIN sites ON sites.id = site_id
            JOIN hosting_accounts ON hosting_accounts.user_id = sites.owner_id

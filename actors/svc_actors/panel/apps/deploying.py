@@ -110,7 +110,8 @@ class AppDeployment:
         await self._sweep(site)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """A deployment that already runs stays: if the job failed then, only the removal of older ones has failed."""
+        """If the job failed after the deployment had started to run, the deployment stays `ready`: only the removal of
+        older deployments has failed."""
         problem = job.error.message if job.error is not None else "it was cancelled"
         assert job.site_id is not None
         await write_unusable(tx, job.site_id, job.parameters["number"], problem)

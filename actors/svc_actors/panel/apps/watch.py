@@ -1,5 +1,5 @@
-"""Keeps the applications of sites as their records want them: after a boot, a kill of the core, a suspension, and when
-one release has replaced another.
+"""Starts and stops releases of applications so that they match the records: after a boot, a kill of the core, a
+suspension, and when one release has replaced another.
 
 Each round compares the records with the running releases. A desired release that does not run is started by the actor
 of its site. A release that is neither desired nor live, or whose site is not active, is stopped here, in a task of its

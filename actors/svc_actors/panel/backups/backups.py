@@ -137,8 +137,8 @@ class Backups:
         await self._tools.database.transact(start_due_drill)
 
     async def _remove_overstayed(self) -> None:
-        """Remove repositories of deleted sites whose time is over. Raises the first failure once each had its turn: the
-        loop reports it, and each round tries again."""
+        """Remove the repositories of deleted sites that were kept for `KEPT_DAYS`. All repositories are tried; then the
+        first failure is raised, which the loop reports. The next round tries again."""
         await forget_old_deletions(self._tools.database)
         failures: list[OSError] = []
         for repository_id in await expired_repositories(self._tools.database):

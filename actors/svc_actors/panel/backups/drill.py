@@ -28,7 +28,7 @@ from svc_actors.store import Transaction
 from svc_common.errors import not_found, unavailable
 from svc_webhost.databases import DatabaseName, EngineKind
 from svc_webhost.restic import Repository
-from svc_webhost.restic.driver import CONTENT, LISTED, TREE
+from svc_webhost.restic.driver import CONTENT, MANIFEST_PATH, TREE
 from svc_webhost.restic.manifest import size_below
 
 SCRATCH_NUMBER: Final = 1
@@ -54,7 +54,7 @@ class DrillWork:
 
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            await self._tools.fetch_said(run, await self._local(run), LISTED, DUMPED)
+            await self._tools.fetch_said(run, await self._local(run), MANIFEST_PATH, DUMPED)
             needed = await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), "")
             # For each database: the dump, its size once loaded, and the dump that is made for the comparison.
             needed += sum(2 * dump.size + dump.loaded for dump in await self._tools.dumped(run))

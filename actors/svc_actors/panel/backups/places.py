@@ -30,8 +30,8 @@ _OF_SITE: Final = re.compile(r"-s([0-9]+)_[^/]*\.sql\.gz$")
 SPARE_BYTES: Final = 256 << 20
 """Bytes that a backup leaves free on a disk, because the panel and the sites use the same disk."""
 CHECKED_SECONDS: Final = 20 * 3600.0
-"""At most one check of a repository in this time: daily backups are checked every day, of hourly backups one in
-twenty."""
+"""At most one check of a repository in this time: daily backups are checked every day, and one in twenty of hourly
+backups."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Places:
         return work
 
     def make_ready(self, job_id: int) -> Path:
-        """A folder for the content of the database that an import is about to empty."""
+        """Create a folder for the content of the database that an import is about to empty."""
         ready = self.work(job_id) / _READY
         self.remove_work(job_id)
         for folder in (self.backups, ready.parent.parent, ready.parent, ready):
@@ -128,8 +128,9 @@ class Places:
             sync_folder(kept.parent)
 
     def drop_aside(self, job_id: int) -> None:
-        """Withdraw that mark: the databases keep their new content. This is one rename, because a kill in the middle of
-        a removal would leave some of the databases to be put back. `remove_work` removes the renamed folder."""
+        """Withdraw the mark of `put_aside`: the databases keep their new content. This is one rename, because a kill in
+        the middle of a removal would leave some of the databases to be put back. `remove_work` removes the renamed
+        folder."""
         work = self.work(job_id)
         if self.aside(job_id).exists():
             self.aside(job_id).rename(work / "replaced")

@@ -32,14 +32,14 @@ from svc_webhost.accounts import AccountError, Accounts
 from svc_webhost.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
 from svc_webhost.confined_client import ConfinedFiles
 from svc_webhost.restic import Verified
-from svc_webhost.restic.driver import CONTENT, LISTED, TREE
+from svc_webhost.restic.driver import CONTENT, MANIFEST_PATH, TREE
 from svc_webhost.restic.manifest import LEFT_OUT, size_below
 from svc_webhost.tree_switch import move_restored, switch
 
 NEW: Final = "new"
 _SAID: Final = {
     BackupPart.CONFIGURATION: f"{CONTENT}/{FILE}",
-    BackupPart.FILES: LISTED,
+    BackupPart.FILES: MANIFEST_PATH,
     BackupPart.DATABASES: DUMPED,
 }
 """The file of a backup that describes each part."""

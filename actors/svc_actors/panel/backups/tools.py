@@ -27,7 +27,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_common.errors import ServiceError, capacity, not_found
 from svc_webhost.restic import Repository, Restic, Snapshot
-from svc_webhost.restic.driver import CONTENT, LISTED
+from svc_webhost.restic.driver import CONTENT, MANIFEST_PATH
 from svc_webhost.restic.manifest import files_and_bytes
 from svc_webhost.tree_switch import switched
 
@@ -140,10 +140,10 @@ class Tools:
         assert kept is not None
         said = self.places.work(run.id) / f"adopted-{backup_id}"
         try:
-            await self.fetch(run, local, kept.tree, said / "tree", LISTED, DUMPED, f"{CONTENT}/{FILE}")
+            await self.fetch(run, local, kept.tree, said / "tree", MANIFEST_PATH, DUMPED, f"{CONTENT}/{FILE}")
             if kept.manifest is not None:
                 await self.fetch(run, local, kept.manifest, said / MANIFEST)
-            listed = said / MANIFEST / MANIFEST if kept.manifest is not None else said / "tree" / LISTED
+            listed = said / MANIFEST / MANIFEST if kept.manifest is not None else said / "tree" / MANIFEST_PATH
             files, size = await trio.to_thread.run_sync(files_and_bytes, str(listed))
             dumped = await self.databases.held(said / "tree" / CONTENT)
             described = json.loads(await trio.to_thread.run_sync((said / "tree" / CONTENT / FILE).read_text))
@@ -187,18 +187,19 @@ class Tools:
         await self.restic.restore(run.program, local, snapshot, target, *paths)
 
     async def fetch_said(self, run: JobRun, local: Repository, *paths: str) -> None:
-        """Fetch the description of a backup: LISTED, for `listed`; DUMPED, for `dumped`; other files of its CONTENT."""
+        """Fetch the description of a backup: MANIFEST_PATH for `listed`, DUMPED for `dumped`, or other files of the
+        folder CONTENT."""
         kept, said = self.snapshot_ids(run), self.places.said(run.id)
-        inside = [path for path in paths if path != LISTED or kept.manifest is None]
+        inside = [path for path in paths if path != MANIFEST_PATH or kept.manifest is None]
         if inside:
             await self.fetch(run, local, kept.tree, said, *inside)
-        if kept.manifest is not None and LISTED in paths:
+        if kept.manifest is not None and MANIFEST_PATH in paths:
             await self.fetch(run, local, kept.manifest, said / MANIFEST)
 
     def listed(self, run: JobRun) -> Path:
         """The manifest of the backup: the separate one if there is one, else the one in the snapshot of the site."""
         own = self.places.said(run.id) / MANIFEST / MANIFEST
-        return own if own.exists() else self.places.said(run.id) / LISTED
+        return own if own.exists() else self.places.said(run.id) / MANIFEST_PATH
 
     async def dumped(self, run: JobRun) -> list[DatabaseDump]:
         """The dumps that the backup holds."""

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from svc_actors.acme import AcmeError, ChallengeType, Refused
-from svc_actors.certificates.left_out import LeftOut, Refusal
+from svc_actors.certificates.left_out import Refusal, RefusedName
 from svc_actors.panel.certificates.proofs import NOT_SHOWN
 from svc_actors.panel.dns.proving import zone_of
 from svc_common.errors import ServiceError
@@ -69,7 +69,7 @@ class Reasons:
             return Refusal(name, f"The authority refuses {name}: {problem}")
         return Refusal(name, f"{why} The authority says: {problem}", found)
 
-    async def worth_another_try(self, challenge: ChallengeType, zones: Sequence[str], left: LeftOut) -> bool:
+    async def worth_another_try(self, challenge: ChallengeType, zones: Sequence[str], left: RefusedName) -> bool:
         """Whether a name that was left out leads here now, or elsewhere than when it was refused."""
         if challenge is ChallengeType.DNS_01:
             found = await self._nameservers(_zone(left.name, zones)) or ()
@@ -111,13 +111,14 @@ class Reasons:
         return f"{shown}, which is not this server: it needs {needed}."
 
     def _delegated(self, zone: str, nameservers: Sequence[str] | None) -> str:
-        expected = " and ".join(self.authority.nameservers)
+        expected, entry = " and ".join(self.authority.nameservers), "at the registrar, enter"
         if nameservers is None:
             return f"the parent of its zone {zone} does not answer, which has to delegate it to {expected}"
         if not nameservers:
-            return f"its zone {zone} is delegated to no name server: name {expected} at its registrar"
+            return f"its zone {zone} is delegated to no name server: {entry} {expected} as its name servers"
         if not self._is_ours(nameservers):
-            return f"its zone {zone} is delegated to {', '.join(nameservers)}: name {expected} alone at its registrar"
+            shown = ", ".join(nameservers)
+            return f"its zone {zone} is delegated to {shown}: {entry} only {expected} as its name servers"
         return f"its zone {zone} is delegated to this server, where the authority did not find the proof"
 
     def _place(self, zone: str, nameservers: Sequence[str] | None, here: str) -> str:

@@ -52,8 +52,8 @@ from svc_actors.panel.imports.applied import (
     outside_password_files,
     site_password_files,
 )
-from svc_actors.panel.imports.belongings import CALLER, RelatedImports
 from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, imported_state, lost_rows
+from svc_actors.panel.imports.extras import CALLER, ExtrasImporter
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
@@ -145,7 +145,7 @@ class ImportApplication:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._rest = RelatedImports(parts)
+        self._rest = ExtrasImporter(parts)
         self._database = parts.database
 
     async def make_sites(self, run: JobRun) -> None:

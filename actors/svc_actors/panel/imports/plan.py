@@ -196,9 +196,8 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
     php = site_php(site, server)
     if site.php is None or php != site.php:
         before = f"PHP {site.php} is not installed here" if site.php else "the archive does not say which PHP it had"
-        items.append(
-            Item(Kind.PHP, domain, PlanAction.CHANGE, f"{before}: it gets {php or 'none, as the server has none'}")
-        )
+        gets = f"the site gets PHP {php}" if php else "the site gets no PHP, as the server has none"
+        items.append(Item(Kind.PHP, domain, PlanAction.CHANGE, f"{before}: {gets}"))
     else:
         items.append(Item(Kind.PHP, domain, PlanAction.IMPORT, f"PHP {php}"))
     items += _around(site)

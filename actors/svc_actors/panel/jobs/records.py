@@ -31,7 +31,7 @@ _STEP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class JobStatus(StrEnum):
-    """Status of a job or of a step (hosting-panel-api.md, Job)."""
+    """Status of a job or of a step (specification, Job)."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -54,7 +54,7 @@ class JobClass(StrEnum):
 
     @property
     def slots(self) -> int:
-        """How many run at a time (hosting-panel-api.md, Limits)."""
+        """How many run at a time (specification, Limits)."""
         return 3 if self is JobClass.SITES else 1
 
 

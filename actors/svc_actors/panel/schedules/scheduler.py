@@ -237,15 +237,16 @@ class Scheduler:
     async def _run_one(self, queued: _Begun, output: _Output) -> tuple[RunStatus, int | None]:
         with queued.scope:
             async with self._places_of[queued.site.owner_id], self._places:
-                # Read again, because the run may have waited an hour for its place.
+                # Read again, because the run may have waited an hour for a free place.
                 begun = await self._read_again(queued)
                 if begun is not None and await self._store(lambda tx: write_started(tx, begun.run_id, self._clock())):
                     return await self._outcome(begun, output)
         return RunStatus.STOPPED, None
 
     async def _end_without_output(self, queued: _Begun, status: RunStatus, exit_status: int | None) -> None:
-        """Retried for as long as it takes: as long as a run has no recorded end, its task does not run again. Until
-        then the run stays known here, so that a run which is still queued is not started a second time."""
+        """Record the end of a run, and retry until that succeeds: the task does not run again before the end of its
+        last run is recorded. Meanwhile the run stays in `_begun`, so that a run whose row is still queued is not
+        started a second time."""
         while True:
             try:
                 return await self._write_ended(queued, status, exit_status, _NOT_RECORDED)

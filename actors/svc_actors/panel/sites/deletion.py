@@ -18,7 +18,7 @@ from svc_actors.panel.sites.following import copies_of
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
 from svc_actors.panel.sites.site import Site
-from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, SiteStatus, move
+from svc_actors.panel.sites.states import IllegalTransition, SiteEnd, SiteOrder, SiteStatus, move
 from svc_actors.runtime import ActorSystem, DeliveryError
 from svc_actors.store import Caller, Database, Transaction, audit, service_itself
 from svc_actors.undelivered import why_undelivered
@@ -51,7 +51,7 @@ async def delete_site(tx: Transaction, caller: Caller, site: SiteRow, *, final_b
     applies."""
     try:
         status = move(site.status, SiteOrder.DELETE)
-    except IllegalSiteMove:
+    except IllegalTransition:
         raise conflict(f"The site {site.domain} is {site.status.value} and cannot be deleted now.") from None
     await write_status(tx, site, status, None, site.suspended_by)
     await audit.record(tx, caller, site.target, {"final_backup": final_backup})

@@ -38,7 +38,7 @@ from svc_actors.panel.sites.records import (
 )
 from svc_actors.panel.sites.serving import ServedBy, server_of
 from svc_actors.panel.sites.states import (
-    IllegalSiteMove,
+    IllegalTransition,
     SiteEnd,
     SiteOrder,
     SiteStatus,
@@ -254,7 +254,7 @@ class Site(Actor):
 def _moved(site: SiteRow, order: SiteOrder) -> SiteStatus:
     try:
         return move(site.status, order)
-    except IllegalSiteMove:
+    except IllegalTransition:
         doing = {SiteOrder.SUSPEND: "suspended", SiteOrder.UNSUSPEND: "put back"}.get(order, order.value)
         raise conflict(f"The site {site.domain} is {site.status.value} and cannot be {doing} now.") from None
 

@@ -88,7 +88,7 @@ MOVES: Final[dict[SiteStatus, dict[SiteMove, SiteStatus]]] = {
 """Nothing leads out of `deleting`: the last step of a deletion removes the record."""
 
 
-class IllegalSiteMove(Exception):  # noqa: N818 - named for what it says
+class IllegalTransition(Exception):  # noqa: N818 - named for what it says
     """There is no such move; the site keeps its status."""
 
     def __init__(self, status: SiteStatus, move: SiteMove) -> None:
@@ -96,11 +96,11 @@ class IllegalSiteMove(Exception):  # noqa: N818 - named for what it says
 
 
 def move(status: SiteStatus, by: SiteMove) -> SiteStatus:
-    """The status after the move `by`. Raises `IllegalSiteMove`."""
+    """The status after the move `by`. Raises `IllegalTransition`."""
     try:
         return MOVES[status][by]
     except KeyError:
-        raise IllegalSiteMove(status, by) from None
+        raise IllegalTransition(status, by) from None
 
 
 def diagram() -> str:

@@ -1,9 +1,10 @@
-"""Runs WordPress's own cron as a schedule of its site: so due tasks run in time, and do not slow down a visitor's
-request.
+"""Runs WordPress's own cron as a schedule of the site, so that due tasks run on time and no visitor's request is slowed
+down.
 
-By itself WordPress looks for due tasks whenever a page is opened. So on a site without visitors no task runs, and on a
-busy site every request is slowed down. New sites get DISABLE_WP_CRON and a schedule at their creation. Older sites get
-both here, once: a schedule that its owner has changed or deleted stays so.
+Without this, WordPress looks for due tasks whenever a page is opened. On a site without visitors no task would run, and
+on a busy site every request would be slowed down. New sites get DISABLE_WP_CRON and a schedule when they are created.
+Sites that existed before get both here, once: a schedule that the site's owner has changed or deleted afterwards is not
+restored.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ class WordPressDatabases:
         self._databases = databases
 
     async def make(self, site: SiteRow, label: str = LABEL, caller: Caller = _CREATION) -> SiteDatabase:
-        """Create the database if needed and give its user a new password, which is kept in wp-config.php only. Raises
-        `unavailable`, and `conflict` if the plan allows no further database."""
+        """Create the database if it does not exist, and set a new password of its user. The panel stores only a
+        verifier of the password; the password itself goes into wp-config.php. Raises `unavailable`, and `conflict` if
+        the plan allows no further database."""
         password = new_password()
         await self._database.transact(lambda tx: self.record(tx, site, password, caller, label))
         await self._databases.agree(site.id)
@@ -51,7 +52,7 @@ class WordPressDatabases:
             await set_password(tx, caller, user, verifier)
 
     async def has_password(self, queryable: Queryable, site: SiteRow, password: str) -> bool:
-        """Whether its user exists and has this password."""
+        """Whether the database's user exists and has this password."""
         user = await _user(queryable, site)
         return user is not None and user.verifier == self._databases.server(_ENGINE).verifier(password)
 

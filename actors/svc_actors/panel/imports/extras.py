@@ -34,9 +34,9 @@ MOST_FILE: Final = 1 << 20
 CALLER: Final = service_itself("import.apply")
 
 
-class RelatedImports:
-    """Imports tasks, certificates and zones of sites. An item that cannot be imported is named in the outcome and does
-    not stop the import."""
+class ExtrasImporter:
+    """Imports the scheduled tasks, certificates and DNS zones of an account's sites. An item that cannot be imported is
+    named in the outcome and does not stop the import."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
