@@ -31,7 +31,7 @@ CONNECT_SECONDS: Final = 60.0
 MAIL_SECONDS: Final = 90.0
 _QUIT_SECONDS: Final = 3.0
 _LEAST_RATE: Final = 65536
-"""The rate, in bytes a second, by which the time limit of a large mail is computed."""
+"""The rate, in bytes a second, from which the time limit of a large mail is computed."""
 _CLOSING: Final = 421
 _PIECE: Final = 65536
 _LONGEST_REASON: Final = 300
