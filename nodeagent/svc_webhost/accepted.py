@@ -24,6 +24,10 @@ REDIRECT_TARGET: Final = (
 LONGEST_TARGET: Final = 2048
 REDIRECT_STATUSES: Final = frozenset({301, 302, 307, 308})
 
+_NAME: Final = "[A-Za-z0-9_@+~-][A-Za-z0-9._@+~-]*"
+FALLBACK_PAGE: Final = rf"^/({_NAME}/)*{_NAME}\.html?$"
+LONGEST_PAGE: Final = 255
+
 _WORD: Final = r"[\w.~!&()+,=:@-]+"
 DENIED_PATTERN: Final = rf"^(/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?$"
 PROTECTED_PLACE: Final = rf"^/({_WORD}(/{_WORD})*)?$"
@@ -91,6 +95,11 @@ def is_redirect(source: str, target: str, status: int) -> bool:
     redirect."""
     fits = _fits(REQUEST_PATH, LONGEST_PATH, source) and _fits(REDIRECT_TARGET, LONGEST_TARGET, target)
     return fits and status in REDIRECT_STATUSES
+
+
+def is_fallback_page(path: str) -> bool:
+    """Whether a site may answer with the page of this path for paths without a file."""
+    return _fits(FALLBACK_PAGE, LONGEST_PAGE, path)
 
 
 def is_setting(name: str, value: int | bool | str) -> bool:

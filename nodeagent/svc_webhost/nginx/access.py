@@ -28,6 +28,7 @@ from svc_webhost.nginx.visitors import guesses_bounded, guesses_count
 _REALM: Final = "A password is needed"
 """The realm, which browsers may show."""
 
+NOT_LISTED: Final = 'add_header X-Robots-Tag "noindex, nofollow" always;'
 ROBOTS: Final = r"User-agent: *\nDisallow: /\n"
 """The robots.txt of what search engines must not list."""
 
@@ -94,7 +95,7 @@ def staged_rules(passwords: Path) -> Iterator[str]:
     yield guesses_count()
     yield 'auth_basic "Staging";'
     yield f'auth_basic_user_file "{passwords}";'
-    yield 'add_header X-Robots-Tag "noindex, nofollow" always;'
+    yield NOT_LISTED
     # Crawlers have no password, but must be able to read robots.txt.
     yield "location = /robots.txt {"
     yield "auth_basic off;"

@@ -49,6 +49,9 @@ ProtectedPlace = Annotated[
 ]
 """A folder or a file, without a slash at the end; `/` is the whole site."""
 
+FallbackPage = Annotated[str, StringConstraints(pattern=accepted.FALLBACK_PAGE, max_length=accepted.LONGEST_PAGE)]
+"""The path of a page of HTML, not in a hidden folder."""
+
 LoginName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
 PasswordVerifier = Annotated[str, StringConstraints(pattern=r"^([$./=A-Za-z0-9]{10,200}|\{SHA\}[+/A-Za-z0-9]{27}=)$")]
 
@@ -62,22 +65,25 @@ class _Model(BaseModel):
 
 
 class StaticRoot(_Model):
-    """Files. `root` lies in the home of the site's account."""
+    """Files. `root` lies in the home of the site's account. `fallback_page` answers, with the status 200, for paths
+    that no file has."""
 
     kind: Literal["static"] = "static"
     root: FilePath
+    fallback_page: FallbackPage | None = None
 
 
 class Php(_Model):
-    """Files, and PHP by FastCGI; a path that no file has is left to `/index.php`."""
+    """Files, and PHP by FastCGI; a path that no file has is left to `fallback_page`, or `/index.php`."""
 
     kind: Literal["php"] = "php"
     root: FilePath
     socket: SocketPath
+    fallback_page: FallbackPage | None = None
 
 
 class WordPress(_Model):
-    """As `Php`, but without those parts of a WordPress that no visitor needs (`wordpress_rules`)."""
+    """As `Php` with `/index.php`, but without those parts of a WordPress that no visitor needs (`wordpress_rules`)."""
 
     kind: Literal["wordpress"] = "wordpress"
     root: FilePath
@@ -172,6 +178,11 @@ class SiteServer(_Model):
     """Whether to redirect from HTTP to HTTPS, once there is a certificate."""
     staged: Staged | None = None
     """Applies to the aliases, too. Certificate authorities can reach challenges without the password."""
+    cache_assets: bool = False
+    """Whether browsers may keep files whose name has a hash of their content (`assets.HASHED`) for a year. For sites
+    whose files nginx serves."""
+    utf8_pages: bool = False
+    """Whether files of HTML are sent as UTF-8. Without it they say their character set themselves."""
     hsts: bool = False
     """Whether browsers must use HTTPS for a year; browsers that have seen this keep to it."""
     previews: Mapping[Domain, Domain] = Field(default_factory=dict)

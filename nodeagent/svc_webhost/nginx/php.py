@@ -34,7 +34,7 @@ _FASTCGI: Final = {
     "HTTP_PROXY": '""',
 }
 
-_PROGRAM: Final = "/index.php$is_args$args"
+PROGRAM: Final = "/index.php$is_args$args"
 """The program that answers for every path without a file."""
 _ENDS: Final = r"(?:/|\z)"
 _SOURCE: Final = (
@@ -49,10 +49,11 @@ _ARCHIVE: Final = "phar"
 `/companies/apple.inc`, `/@acme.inc`."""
 
 
-def static_rules() -> Iterator[str]:
-    """Rules for sites without programs. PHP files are not served either, except archives, which are downloads."""
+def static_rules(missing: str) -> Iterator[str]:
+    """Rules for sites without programs. PHP files are not served either, except archives, which are downloads.
+    `missing`: what answers for a path without a file."""
     yield from _never_shown(_SOURCE)
-    yield from _never_a_file(_INCLUDED, "=404")
+    yield from _never_a_file(_INCLUDED, missing)
 
 
 def _never_shown(endings: str) -> Iterator[str]:
@@ -73,14 +74,11 @@ def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
     yield "}"
 
 
-def php_rules(socket: str, parameters: Mapping[str, str]) -> Iterator[str]:
-    """`parameters`: further FastCGI parameters for this site, with values in nginx's syntax."""
-    yield "index index.php index.html index.htm;"
-    yield "location / {"
-    yield f"try_files $uri $uri/ {_PROGRAM};"
-    yield "}"
+def php_rules(socket: str, parameters: Mapping[str, str], missing: str) -> Iterator[str]:
+    """`parameters`: further FastCGI parameters for this site, with values in nginx's syntax. `missing`: what answers
+    for a path without a file."""
     yield from _never_shown(rf"(?!php{_ENDS}){_SOURCE}")
-    yield from _never_a_file(f"{_INCLUDED}|{_ARCHIVE}", _PROGRAM)
+    yield from _never_a_file(f"{_INCLUDED}|{_ARCHIVE}", missing)
     yield from with_bodies(rf'~ "(?s)[^/]\.php{_ENDS}"', list(_run(socket, parameters)))
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from svc_webhost.folders import HostFolders
-from svc_webhost.nginx.access import ROBOTS
+from svc_webhost.nginx.access import NOT_LISTED, ROBOTS
 from svc_webhost.nginx.model import SiteServer
 
 PREVIEWED: Final = "$svc_previewed"
@@ -112,7 +112,7 @@ def preview_rules(site: SiteServer, folders: HostFolders, ports: Mapping[str, st
     yield "default_type text/plain;"
     yield f'return 200 "{ROBOTS}";'
     yield "}"
-    yield 'add_header X-Robots-Tag "noindex, nofollow" always;'
+    yield NOT_LISTED
     yield "location / {"
     yield f'proxy_pass "http://unix:{preview_socket(folders)}:";'
     yield "}"

@@ -16,7 +16,15 @@ from typing import Final
 
 from svc_webhost.accepted import CHALLENGES
 from svc_webhost.folders import HostFolders
-from svc_webhost.nginx.access import access_rules, challenge_rules, password_file, staged_rules, wordpress_rules
+from svc_webhost.nginx.access import (
+    NOT_LISTED,
+    access_rules,
+    challenge_rules,
+    password_file,
+    staged_rules,
+    wordpress_rules,
+)
+from svc_webhost.nginx.files import NOTHING, files_rules, kept_for_a_year
 from svc_webhost.nginx.model import (
     PROBE,
     App,
@@ -28,9 +36,9 @@ from svc_webhost.nginx.model import (
     Suspended,
     WordPress,
 )
-from svc_webhost.nginx.php import php_rules, static_rules
+from svc_webhost.nginx.php import PROGRAM, php_rules, static_rules
 from svc_webhost.nginx.previews import PREVIEWED, nobodys_preview, preview_directives, preview_rules, preview_socket
-from svc_webhost.nginx.types import types_of_files
+from svc_webhost.nginx.types import CHARSET_WITH_PAGES, types_of_files
 from svc_webhost.nginx.visitors import GUESSES, visitor_bounds, with_bodies
 from svc_webhost.preview_certificate import preview_certificate
 
@@ -173,7 +181,7 @@ def _tls(site: SiteServer) -> Iterator[str]:
             # The common headers are repeated, because `add_header` at an inner level replaces all headers of the outer
             # one.
             yield from _SECURITY_HEADERS
-            yield "add_header Strict-Transport-Security $svc_hsts always;"
+            yield _HSTS
 
 
 def _challenges(folders: HostFolders, otherwise: str, *, staged: bool = False) -> Iterator[str]:
@@ -218,21 +226,22 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
     if any(each.below and each.source == "/" for each in site.path_redirects):
         return
     match serves:
-        case StaticRoot(root=root):
+        case StaticRoot(root=root, fallback_page=page):
             yield from _files(site, root, folders)
-            yield from static_rules()
-            yield "index index.html index.htm;"
-            yield "location / {"
-            yield "try_files $uri $uri/ =404;"
-            yield "}"
-        case Php(root=root, socket=socket):
+            missing = page or NOTHING
+            yield from static_rules(missing)
+            yield from files_rules("index.html index.htm", missing, page=page, cached=_cached(site))
+        case Php(root=root, socket=socket, fallback_page=page):
             yield from _files(site, root, folders)
-            yield from php_rules(socket, _told_php(site))
+            missing = page or PROGRAM
+            yield from php_rules(socket, _told_php(site), missing)
+            yield from files_rules("index.php index.html index.htm", missing, page=page, cached=_cached(site))
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
             # These rules come before PHP's, because the first matching regular expression wins.
             yield from wordpress_rules()
-            yield from php_rules(socket, _told_php(site))
+            yield from php_rules(socket, _told_php(site), PROGRAM)
+            yield from files_rules("index.php index.html index.htm", PROGRAM, cached=_cached(site))
         case App():
             yield from _proxied(site, f"http://{site.account}")
         case Proxy(host=host, tls=tls):
@@ -256,6 +265,8 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
     if not Path(root).is_relative_to(home):
         raise ValueError(f"the document root {root} is not in the home of {site.account}")
     yield f'root "{root}";'
+    if site.utf8_pages:
+        yield f"charset {CHARSET_WITH_PAGES};"
     yield f'disable_symlinks if_not_owner "from={home}";'
     # These come before any other regular expression. As with Apache the status is 403, whether the file exists or not.
     yield r'location ~ "/\.ht[^/]*\z" {'
@@ -265,6 +276,14 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
     yield r'location ~ "(?s)^/\.(?!well-known/)|./\." {'
     yield "return 404;"
     yield "}"
+
+
+def _cached(site: SiteServer) -> list[str] | None:
+    """The headers of the site's assets, if browsers may keep them."""
+    if not site.cache_assets:
+        return None
+    headers = [*_SECURITY_HEADERS, *([_HSTS] if site.hsts else []), *([NOT_LISTED] if site.staged is not None else [])]
+    return kept_for_a_year(headers, public=site.staged is None and not site.asks_for_passwords)
 
 
 def _told_php(site: SiteServer) -> dict[str, str]:
@@ -388,6 +407,7 @@ _SECURITY_HEADERS: Final = (
     "add_header X-Frame-Options $svc_frame_options always;",
     "add_header Referrer-Policy $svc_referrer_policy always;",
 )
+_HSTS: Final = "add_header Strict-Transport-Security $svc_hsts always;"
 
 _BUFFER: Final = 8191
 """Bytes of a buffer for answers. If the received data fills a buffer exactly, nginx 1.22 waits for the rest without a

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from svc.registry.shapes import NAME, Shape
+from svc_webhost.accepted import FALLBACK_PAGE, LONGEST_PAGE
 
 Domain = Annotated[
     str,
@@ -24,6 +25,18 @@ ProxyTarget = Annotated[
     Shape(
         r"https?://(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?",
         "a URL without path such as https://app.example.org:8443, in lowercase",
+    ),
+]
+
+FallbackPage = Annotated[
+    str,
+    Field(
+        max_length=LONGEST_PAGE,
+        description="The page that answers for paths without a file, as /index.html: for single-page applications.",
+    ),
+    Shape(
+        FALLBACK_PAGE.removeprefix("^").removesuffix("$"),
+        "the path of a page of HTML such as /index.html",
     ),
 ]
 

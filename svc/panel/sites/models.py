@@ -65,6 +65,9 @@ class Site(Model):
     limits: SiteLimits
     php: SitePhpVersion | None
     force_https: bool
+    fallback_page: str | None
+    cache_assets: bool
+    utf8_pages: bool
     shell: bool
     account: str
     staging_of: Annotated[UUID | None, Field(description="The site that this one is a staging copy of.")]
@@ -77,6 +80,7 @@ class Site(Model):
 SELECT_SITES: Final = f"""
 SELECT sites.id, sites.number, sites.domain, sites.type, sites.owner_id, sites.status, sites.reason, sites.suspended_by,
        sites.proxy_target, sites.cpu_percent, sites.memory_mib, sites.processes, sites.disk_mib, sites.force_https,
+       sites.fallback_page, sites.cache_assets, sites.utf8_pages,
        sites.php, {SHELL_ALLOWED} AS shell, sites.created_at, sites.staging_of,
        users.email AS owner_email,
        ARRAY(SELECT name FROM site_domains AS named

@@ -21,7 +21,7 @@ from svc.panel.sites.access import (
     visible_sites,
 )
 from svc.panel.sites.creation import SiteFields, plan_site
-from svc.panel.sites.fields import Domain, ProxyTarget, SuspensionReason
+from svc.panel.sites.fields import Domain, FallbackPage, ProxyTarget, SuspensionReason
 from svc.panel.sites.models import (
     SELECT_SITES,
     CpuPercent,
@@ -38,6 +38,7 @@ from svc.registry.operation import Context, Model, Route
 from svc.registry.paging import Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
+from svc.registry.shapes import NULL_RESETS
 from svc_actors.alerts import hand_over_alerts
 from svc_actors.panel.accounts.allowances import lock_owner
 from svc_actors.panel.handover import end_credentials
@@ -45,6 +46,7 @@ from svc_actors.panel.host_work import soon
 from svc_actors.panel.sites.claims import MOST_NAMES, hand_over
 from svc_actors.panel.sites.deletion import delete_site
 from svc_actors.panel.sites.names import SiteName, is_below, site_name
+from svc_actors.panel.sites.php import PHP_TYPES
 from svc_actors.panel.sites.proxying import proxy_addresses
 from svc_actors.panel.sites.records import SiteRow, change_record, suspended_by_administrator
 from svc_actors.panel.sites.site import Change, ChangedT, ChangedTo
@@ -84,10 +86,20 @@ class SiteCreateRequest(SiteFields):
 
 class SiteUpdateRequest(SiteChange):
     """Fields left out stay as they are. Only administrators change `owner_email`, `shell` and the limits. Null removes
-    a limit; null for `shell` means what the owner's plan says."""
+    a limit and the fallback page; null for `shell` means what the owner's plan says. A fallback page is for the types
+    static and php, `cache_assets` and `utf8_pages` for these and wordpress."""
 
     owner_email: Email | None = None
     force_https: bool | None = None
+    fallback_page: Annotated[FallbackPage | None, NULL_RESETS] = None
+    cache_assets: Annotated[
+        bool | None,
+        Field(description="Whether browsers may keep files whose name has a hash of their content for a year."),
+    ] = None
+    utf8_pages: Annotated[
+        bool | None,
+        Field(description="Whether files of HTML are sent as UTF-8, for pages that do not say their character set."),
+    ] = None
     proxy_target: ProxyTarget | None = None
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
@@ -190,7 +202,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
 
 @operations.declare(
     "site.update",
-    "Change a site's limits, owner, target or HTTPS",
+    "Change a site's limits, owner, target, HTTPS or files",
     Route.patch("/sites/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -201,6 +213,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
     values = _given(request)
     if not principal.is_operator and (_LIMITS & values.keys() or request.owner_email is not None):
         raise forbidden("Limits, shell and owner of a site are changed by administrators.")
+    _require_files(site, request)
     if request.proxy_target is not None:
         if site.type is not SiteType.PROXY:
             raise wrong_field("proxy_target", f"does not apply to a site of the type {site.type.value}")
@@ -390,7 +403,16 @@ async def _refuse_staged(tx: Transaction, site: SiteRow) -> None:
         )
 
 
+def _require_files(site: SiteRow, request: SiteUpdateRequest) -> None:
+    """Raises `invalid` for settings of files that do not apply to a site of this type."""
+    if request.fallback_page is not None and site.type not in (SiteType.STATIC, SiteType.PHP):
+        raise wrong_field("fallback_page", f"does not apply to a site of the type {site.type.value}")
+    for field in ("cache_assets", "utf8_pages"):
+        if getattr(request, field) and site.type not in (SiteType.STATIC, *PHP_TYPES):
+            raise wrong_field(field, f"does not apply to a site of the type {site.type.value}")
+
+
 def _given(request: SiteUpdateRequest) -> dict[str, Any]:
-    """The columns that the request changes, with their values. Only limits can be null."""
+    """The columns that the request changes, with their values. Only limits and the fallback page can be null."""
     given = {name: getattr(request, name) for name in request.model_fields_set - {"id", "site_id", "owner_email"}}
-    return {name: value for name, value in given.items() if value is not None or name in _LIMITS}
+    return {name: value for name, value in given.items() if value is not None or name in {*_LIMITS, "fallback_page"}}

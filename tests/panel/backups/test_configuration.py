@@ -23,6 +23,12 @@ from tests.support.site_backups import Backed
 from tests.support.site_files import give
 
 PARTS = {"parts": ["configuration"]}
+SETTINGS: dict[str, object] = {
+    "force_https": True,
+    "fallback_page": "/index.html",
+    "cache_assets": True,
+    "utf8_pages": True,
+}
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ async def configured(world: Backed, tmp_path: Path) -> Backed:
         ("POST", f"{site}/dns/records", _record("mail", address="192.0.2.2")),
         ("POST", f"{site}/schedules", {"name": "nightly", "kind": "url", "path": "/tasks", "cron": "0 3 * * *"}),
         ("PUT", f"{site}/ssl", {"certificate": files.certificate.read_text(), "key": files.key.read_text()}),
-        ("PATCH", site, {"force_https": True}),
+        ("PATCH", site, SETTINGS),
     ]:
         answer = await world.ada.call(method, path, body)
         assert answer.status_code < 300, answer.text
@@ -72,7 +78,7 @@ async def state(world: Backed) -> dict[str, Any]:
         found[name] = answer.json()
     found["records"] = sorted((each["name"], each["ttl"], str(each["data"])) for each in found["records"]["records"])
     found["certificate"] = {name: found["certificate"][name] for name in ("source", "fingerprint")}
-    found["site"] = found["site"]["force_https"]
+    found["site"] = {name: found["site"][name] for name in SETTINGS}
     for name in ("domains", "redirects", "denied", "protected", "tasks"):
         items = found[name]["items"] if isinstance(found[name], dict) else found[name]
         found[name] = [{k: v for k, v in each.items() if k not in ("id", "created_at")} for each in items]
@@ -88,7 +94,7 @@ async def forgotten(world: Backed) -> None:
     for kind in ("redirects", "denied-paths", "protected-paths", "schedules"):
         for each in (await world.ada.get(f"{site}/{kind}")).json():
             assert (await world.ada.delete(f"/{kind}/{each['id']}")).status_code < 300
-    await world.ada.call("PATCH", site, {"force_https": False})
+    await world.ada.call("PATCH", site, dict.fromkeys(SETTINGS, False) | {"fallback_page": None})
     for each in (await world.ada.get(f"{site}/domains")).json():
         if not each["primary"]:
             await world.ada.delete(f"/domains/{each['id']}")
@@ -115,6 +121,9 @@ async def test_what_was_deleted_is_shown_and_comes_back_and_is_then_as_it_was(co
         ("protected_path", "/members", "add"),
         ("task", "nightly", "add"),
         ("https", "ada.example.com", "change"),
+        ("fallback_page", "ada.example.com", "change"),
+        ("cache_assets", "ada.example.com", "change"),
+        ("utf8_pages", "ada.example.com", "change"),
         ("record", "mail.example.org", "add"),
         ("record", "www.example.org", "add"),
         ("certificate", "ada.example.com", "add"),
@@ -122,6 +131,19 @@ async def test_what_was_deleted_is_shown_and_comes_back_and_is_then_as_it_was(co
     assert job["steps"][-1]["name"] == "configure"
     assert await state(world) == before
     assert again == []
+
+
+async def test_a_backup_from_before_the_settings_of_files_leaves_them_as_they_are(configured: Backed) -> None:
+    world = configured
+    backup = await world.backup()
+    await world.panel.database.execute(
+        """UPDATE site_backups SET configuration = configuration
+           #- '{site,0,fallback_page}' #- '{site,0,cache_assets}' #- '{site,0,utf8_pages}'"""
+    )
+    changed = {"fallback_page": "/other.html", "cache_assets": False, "utf8_pages": False}
+    await world.ada.call("PATCH", f"/sites/{world.site}", changed)
+
+    assert (await world.ada.get(f"/backups/{backup['id']}/configuration")).json() == []
 
 
 class Visitor(trio.abc.Instrument):

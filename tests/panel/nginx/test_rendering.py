@@ -34,7 +34,7 @@ from svc_webhost.nginx import (
     Suspended,
     WordPress,
 )
-from svc_webhost.nginx.model import DeniedPattern, ProtectedPlace
+from svc_webhost.nginx.model import DeniedPattern, FallbackPage, ProtectedPlace
 from svc_webhost.nginx.render import render_main, render_site
 
 FOLDERS = HostFolders(Path("/srv/panel"))
@@ -49,7 +49,7 @@ VARIABLES = set(
         "args document_root document_uri fastcgi_path_info fastcgi_script_name host http_upgrade https"
         " is_args path_info query_string remote_addr remote_port request_method request_uri scheme server_addr"
         " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
-        " svc_frame_options svc_guess svc_guessing svc_body request_filename"
+        " svc_charset_with_pages svc_frame_options svc_guess svc_guessing svc_body request_filename"
         " svc_referrer_policy svc_hsts svc_passwords svc_realm svc_user svc_authorization remote_user"
         " http_authorization svc_scheme svc_https svc_server_port svc_server_addr svc_previewed svc_preview_origin"
         " svc_preview_referer svc_location",
@@ -64,9 +64,10 @@ pattern = st.from_regex(r"(/([a-z.+]{1,4}/){0,2}(\*\*/)?)?(\*[a-z.(]{1,4}|[a-z.&
 target = st.text(st.characters(codec="utf-8"), max_size=20).flatmap(
     lambda text: st.sampled_from((f"/{text}", f"https://example.com/{text}"))
 )
+page = st.none() | path.map(lambda text: f"{text}.html")
 serves: st.SearchStrategy[Serves] = st.one_of(
-    st.builds(StaticRoot, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}")),
-    st.builds(Php, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), socket=path),
+    st.builds(StaticRoot, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), fallback_page=page),
+    st.builds(Php, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), socket=path, fallback_page=page),
     st.builds(WordPress, root=path.map(lambda tail: f"/srv/panel/sites/s1001{tail}"), socket=path),
     st.builds(App, socket=path),
     st.builds(
@@ -115,6 +116,8 @@ def sites(draw: st.DrawFn) -> SiteServer:
         preview_tls=draw(st.booleans()),
         certificate=draw(st.none() | st.just(CERTIFICATE)),
         force_https=draw(st.booleans()),
+        cache_assets=draw(st.booleans()),
+        utf8_pages=draw(st.booleans()),
         hsts=draw(st.booleans()),
     )
 
@@ -162,7 +165,9 @@ def test_any_site_is_rendered_into_whole_blocks_of_its_own(site: SiteServer) -> 
 
 @given(
     st.text(max_size=40),
-    st.sampled_from((Domain, FilePath, SocketPath, RequestPath, RedirectTarget, DeniedPattern, ProtectedPlace)),
+    st.sampled_from(
+        (Domain, FilePath, SocketPath, RequestPath, RedirectTarget, DeniedPattern, ProtectedPlace, FallbackPage)
+    ),
 )
 def test_no_value_can_end_its_string_or_name_a_variable(text: str, kind: Any) -> None:
     for value in (text, f"/{text}", f"https://a.example/{text}", f"{text}.example.com"):
@@ -201,6 +206,12 @@ def test_no_value_can_end_its_string_or_name_a_variable(text: str, kind: Any) ->
         (DeniedPattern, '/a"'),
         (ProtectedPlace, "/a/"),
         (ProtectedPlace, "a"),
+        (FallbackPage, "index.html"),
+        (FallbackPage, "/.hidden/index.html"),
+        (FallbackPage, "/../index.html"),
+        (FallbackPage, "/index.php"),
+        (FallbackPage, "/index.html\n"),
+        (FallbackPage, "/index"),
         (RequestPath, "/a$b"),
         (RequestPath, '/a"'),
         (RequestPath, "a"),
@@ -224,6 +235,8 @@ def test_what_is_not_such_a_value_is_refused(kind: Any, value: str) -> None:
         (DeniedPattern, "/Bücher/größe*"),
         (ProtectedPlace, "/"),
         (ProtectedPlace, "/wp-login.php"),
+        (FallbackPage, "/200.html"),
+        (FallbackPage, "/app/index.htm"),
         (RequestPath, "/Bücher/größe.html"),
         (RedirectTarget, "/neu?a=b%20c"),
         (RedirectTarget, "https://[2001:db8::1]:8443/a#b"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from svc_actors.panel.sites.resuming import resume_sites
+from svc_webhost.nginx import Php, StaticRoot
 from tests.panel.sites.world import World
 
 
@@ -39,6 +40,43 @@ async def test_a_site_is_changed(world: World) -> None:
     assert moved.json()["owner_email"] == "bob@example.com"
     assert (await world.ada.get(path)).status_code == 404
     assert (await world.bob.get(path)).status_code == 200
+
+
+async def test_a_site_answers_with_a_page_for_paths_without_a_file(world: World) -> None:
+    files, php = await world.create("a.example"), await world.create("b.example", type="php")
+    paths = [f"/sites/{site['id']}" for site in (files, php)]
+
+    set_ = [await world.ada.patch(path, {"fallback_page": "/app/index.html", "cache_assets": True}) for path in paths]
+    kept = await world.ada.patch(paths[0], {"force_https": True})
+    servers = [world.served(name) for name in ("a.example", "b.example")]
+    reset = await world.ada.patch(paths[0], {"fallback_page": None, "cache_assets": False})
+    server = world.served("a.example")
+
+    assert [answer.json()["fallback_page"] for answer in (*set_, kept, reset)] == [*["/app/index.html"] * 3, None]
+    assert [answer.json()["cache_assets"] for answer in (*set_, kept, reset)] == [True, True, True, False]
+    for each in servers:
+        assert each is not None
+        assert isinstance(each.serves, StaticRoot | Php)
+        assert (each.serves.fallback_page, each.cache_assets) == ("/app/index.html", True)
+    assert server is not None
+    assert isinstance(server.serves, StaticRoot)
+    assert (server.serves.fallback_page, server.cache_assets) == (None, False)
+
+
+async def test_settings_of_files_are_refused_where_nothing_serves_them_so(world: World) -> None:
+    files = await world.create("a.example")
+    proxy = await world.create("b.example", type="proxy", proxy_target="https://1.1.1.1")
+
+    refused = [
+        *[
+            await world.ada.patch(f"/sites/{files['id']}", {"fallback_page": page})
+            for page in ("index.html", "/index.php", "/.git/index.html", "/a/../index.html", "/index.html?x", "")
+        ],
+        await world.ada.patch(f"/sites/{proxy['id']}", {"fallback_page": "/index.html"}),
+        await world.ada.patch(f"/sites/{proxy['id']}", {"cache_assets": True}),
+    ]
+
+    assert [answer.status_code for answer in refused] == [400] * 8
 
 
 async def test_a_site_is_not_handed_over_beside_a_name_of_somebody_else(world: World) -> None:

@@ -61,6 +61,9 @@ class Part(StrEnum):
     PROTECTED = "protected_path"
     RECORD = "record"
     HTTPS = "https"
+    FALLBACK_PAGE = "fallback_page"
+    CACHING = "cache_assets"
+    CHARSET = "utf8_pages"
     PHP = "php"
     APP = "app"
     VARIABLE = "variable"
@@ -73,9 +76,14 @@ class _Stored(BaseModel):
 
 
 class StoredSite(_Stored):
+    """Fields of older backups are missing (`model_fields_set`): what they are about stays as it is."""
+
     domain: str
     type: str
     force_https: bool = False
+    fallback_page: str | None = None
+    cache_assets: bool = False
+    utf8_pages: bool = False
     php: Mapping[str, Any] = {}
 
 

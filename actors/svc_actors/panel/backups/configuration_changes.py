@@ -33,6 +33,7 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable
 from svc_common.errors import ServiceError
+from svc_webhost.accepted import is_fallback_page
 
 APP_FIELDS: Final = tuple(StoredApp.model_fields)
 
@@ -80,6 +81,7 @@ async def changes_of(
         *names,
         *[change for each in LISTS for change in await _of_list(queryable, site, each, configuration)],
         *_https(site, configuration),
+        *_files(site, configuration),
         *_php(site, configuration, allowed),
         *await _app(queryable, sealer, site, configuration),
         *await _records(queryable, site, configuration, allowed, added),
@@ -161,6 +163,23 @@ def _https(site: SiteRow, configuration: Configuration) -> list[Change]:
             "visitors are sent to https" if wanted else "http is served",
         )
     ]
+
+
+def _files(site: SiteRow, configuration: Configuration) -> list[Change]:
+    stored, found = configuration.site[0], list[Change]()
+    page, cached = stored.fallback_page, stored.cache_assets
+    if "fallback_page" in stored.model_fields_set and page != site.fallback_page:
+        action, detail = ConfigurationAction.CHANGE, f"{page or 'no page'} answers for paths without a file"
+        if page is not None and not is_fallback_page(page):
+            action, detail = ConfigurationAction.LEAVE_OUT, "this release does not accept the page"
+        found.append(Change(Part.FALLBACK_PAGE, site.domain, action, detail))
+    if "cache_assets" in stored.model_fields_set and cached != site.cache_assets:
+        detail = "browsers keep files with a hash in their name" if cached else "browsers ask for all files again"
+        found.append(Change(Part.CACHING, site.domain, ConfigurationAction.CHANGE, detail))
+    if "utf8_pages" in stored.model_fields_set and stored.utf8_pages != site.utf8_pages:
+        detail = "files of HTML are sent as UTF-8" if stored.utf8_pages else "files of HTML say their character set"
+        found.append(Change(Part.CHARSET, site.domain, ConfigurationAction.CHANGE, detail))
+    return found
 
 
 def _php(site: SiteRow, configuration: Configuration, allowed: Allowed) -> list[Change]:

@@ -152,6 +152,12 @@ async def _put_back(
     stored_site = configuration.site[0]
     if wanted[Part.HTTPS]:
         await change_record(tx, site, {"force_https": stored_site.force_https})
+    if wanted[Part.FALLBACK_PAGE]:
+        await change_record(tx, site, {"fallback_page": stored_site.fallback_page})
+    if wanted[Part.CACHING]:
+        await change_record(tx, site, {"cache_assets": stored_site.cache_assets})
+    if wanted[Part.CHARSET]:
+        await change_record(tx, site, {"utf8_pages": stored_site.utf8_pages})
     if wanted[Part.PHP]:
         restarts = SitePhp.model_validate(site.php).restarts
         php = SitePhp.model_validate(stored_site.php).model_copy(update={"restarts": restarts + 1})

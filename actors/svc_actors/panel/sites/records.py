@@ -17,8 +17,9 @@ from svc_webhost.accounts import SiteAccount
 from svc_webhost.launcher import Limits
 
 SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, sites.type, sites.status, sites.reason,
-    sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https, sites.wanted, sites.served,
-    sites.php, sites.cpu_percent, sites.memory_mib, sites.processes, sites.staging_of"""
+    sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https,
+    sites.fallback_page, sites.cache_assets, sites.utf8_pages, sites.wanted, sites.served, sites.php,
+    sites.cpu_percent, sites.memory_mib, sites.processes, sites.staging_of"""
 
 
 STATUS_CHANNEL: Final = "site_status"
@@ -38,6 +39,12 @@ class SiteRow:
     proxy_target: str | None
     proxy_addresses: tuple[IPv4Address | IPv6Address, ...]
     force_https: bool
+    fallback_page: str | None
+    """The path of the page that answers for paths without a file."""
+    cache_assets: bool
+    """Whether browsers may keep files whose name has a hash of their content."""
+    utf8_pages: bool
+    """Whether files of HTML are sent as UTF-8."""
     wanted: int
     served: int
     """The value of `wanted` that the web server has applied last."""
@@ -72,6 +79,9 @@ def as_site(row: Record) -> SiteRow:
         proxy_target=row["proxy_target"],
         proxy_addresses=tuple(ip_address(str(address)) for address in row["proxy_addresses"]),
         force_https=row["force_https"],
+        fallback_page=row["fallback_page"],
+        cache_assets=row["cache_assets"],
+        utf8_pages=row["utf8_pages"],
         wanted=row["wanted"],
         served=row["served"],
         php=row["php"],
@@ -118,7 +128,8 @@ async def write_status(
 
 _CHANGEABLE: Final = frozenset(
     {
-        *("owner_id", "force_https", "proxy_target", "proxy_addresses", "php"),
+        *("owner_id", "force_https", "fallback_page", "cache_assets", "utf8_pages"),
+        *("proxy_target", "proxy_addresses", "php"),
         *("cpu_percent", "memory_mib", "processes", "disk_mib", "shell"),
     }
 )

@@ -160,6 +160,8 @@ def _server(site: SiteRow, has: _Having, previews: Previews, folders: HostFolder
             row["name"] for row in has.names if has.fingerprint is not None and not covers(has.certified, row["name"])
         ),
         force_https=site.force_https,
+        cache_assets=site.cache_assets,
+        utf8_pages=site.utf8_pages,
         staged=None if has.verifier is None else Staged(login=STAGING_LOGIN, verifier=has.verifier),
         previews=previews.names(site.id, (site.domain, *aliases)),
         preview_tls=previews.tls,
@@ -178,11 +180,13 @@ def _serves(site: SiteRow, folders: HostFolders) -> Serves:
         return Suspended(reason=site.reason or "")
     match site.type:
         case SiteType.STATIC:
-            return StaticRoot(root=str(folders.sites / site.account.name / "public"))
-        case SiteType.PHP | SiteType.WORDPRESS:
-            serves = Php if site.type is SiteType.PHP else WordPress
-            root = folders.sites / site.account.name / "public"
-            return serves(root=str(root), socket=str(socket_of(pool_of(site), folders)))
+            return StaticRoot(root=str(folders.sites / site.account.name / "public"), fallback_page=site.fallback_page)
+        case SiteType.PHP:
+            root, socket = _php_of(site, folders)
+            return Php(root=root, socket=socket, fallback_page=site.fallback_page)
+        case SiteType.WORDPRESS:
+            root, socket = _php_of(site, folders)
+            return WordPress(root=root, socket=socket)
         case SiteType.APP:
             return App(socket=str(app_socket(folders, site.account)))
         case SiteType.PROXY:
@@ -196,3 +200,8 @@ def _serves(site: SiteRow, folders: HostFolders) -> Serves:
                     "tls": tls,
                 }
             )
+
+
+def _php_of(site: SiteRow, folders: HostFolders) -> tuple[str, str]:
+    """The document root, and the socket of the site's PHP."""
+    return str(folders.sites / site.account.name / "public"), str(socket_of(pool_of(site), folders))

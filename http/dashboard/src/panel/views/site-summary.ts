@@ -28,6 +28,11 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
           ? [["Preview", html`<a href=${site.preview_url} target="_blank" rel="noreferrer">${site.preview_url}</a>`] as [string, Fragment]]
           : []),
         ["Visitors by HTTP", site.force_https ? "are sent to HTTPS" : "stay with HTTP"],
+        ...(site.fallback_page
+          ? [["Paths without a file", html`<span class="mono">${site.fallback_page}</span>`] as [string, Fragment]]
+          : []),
+        ...(site.cache_assets ? [["Files with a hash in their name", "are kept by browsers for a year"] as [string, Fragment]] : []),
+        ...(site.utf8_pages ? [["Pages of HTML", "are sent as UTF-8"] as [string, Fragment]] : []),
         ["Owner", site.owner_email],
         ["Account", html`<span class="mono">${site.account}</span>`],
         ["Made", when(site.created_at)],
@@ -88,14 +93,32 @@ function change(site: Site, me: Me): void {
     title: `Change ${site.domain}`,
     action: "Save",
     known: { id: site.id },
-    initial: { force_https: site.force_https, proxy_target: site.proxy_target, owner_email: site.owner_email },
+    initial: {
+      force_https: site.force_https,
+      fallback_page: site.fallback_page,
+      cache_assets: site.cache_assets,
+      utf8_pages: site.utf8_pages,
+      proxy_target: site.proxy_target,
+      owner_email: site.owner_email,
+    },
     fields: [
       "force_https",
+      ...(["static", "php"].includes(site.type) ? ["fallback_page"] : []),
+      ...(["static", "php", "wordpress"].includes(site.type) ? ["cache_assets", "utf8_pages"] : []),
       ...(SITE_TYPES.find((each) => each.type === site.type)?.fields ?? []).filter((field) => field === "proxy_target"),
       ...(me.role === "administrator" ? ["owner_email"] : []),
     ],
     wishes: {
       force_https: { label: "Redirect HTTP to HTTPS" },
+      fallback_page: {
+        label: "Page for paths without a file",
+        hint: "For a single-page application, as /index.html. A missing script, style or picture stays a 404.",
+      },
+      cache_assets: { label: "Let browsers keep files with a hash in their name for a year" },
+      utf8_pages: {
+        label: "Send pages of HTML as UTF-8",
+        hint: "For pages that do not say their character set. It overrules what they say.",
+      },
       proxy_target: { label: "Upstream" },
       owner_email: {
         label: "Owner",
