@@ -19,17 +19,20 @@ import trio
 from svc_webhost.apache.htaccess import Directive, parse
 from svc_webhost.apache.links import SiteLinks, reachable
 from svc_webhost.htaccess.judging import DirectiveVerdict, judge
+from svc_webhost.htaccess.media import alike
 from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import (
     Denied,
+    FallbackPage,
     HttpsForced,
     NameRedirected,
     PhpSet,
     Redirected,
+    Utf8Pages,
     Verdict,
     Wish,
 )
-from svc_webhost.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
+from svc_webhost.nginx import PathRedirect, Php, Serves, SiteServer, StaticRoot, WordPress
 from svc_webhost.php import PhpSettings
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites
@@ -95,6 +98,8 @@ class Case:
             force_https=HttpsForced() in self.told,
             redirects=tuple(wish for wish in self.told if isinstance(wish, Redirected)),
             denied=self._denied,
+            fallback_page=self.fallback_page,
+            utf8_pages=Utf8Pages() in self.told,
             domain=domain,
             names={name: name in sent for name in self.aliases(domain)},
             settings=PhpSettings.model_validate(settings).model_dump(mode="json") if self.type != "static" else None,
@@ -108,6 +113,10 @@ class Case:
     @property
     def _denied(self) -> frozenset[str]:
         return frozenset(wish.pattern for wish in self.told if isinstance(wish, Denied))
+
+    @property
+    def fallback_page(self) -> str | None:
+        return next((wish.path for wish in self.told if isinstance(wish, FallbackPage)), None)
 
     def aliases(self, domain: str) -> tuple[str, ...]:
         return (f"www.{domain}",) if self.www else ()
@@ -157,7 +166,6 @@ class Case:
         root.mkdir(parents=True)
         self.furnish(root)
         domain = domain_of(number)
-        kinds = {"php": Php, "wordpress": WordPress}
         sent = {wish.name for wish in self.told if isinstance(wish, NameRedirected)}
         aliases = self.aliases(domain)
         return SiteServer(
@@ -173,12 +181,20 @@ class Case:
                 if isinstance(wish, Redirected)
             ),
             denied=tuple(sorted(self._denied)),
-            serves=StaticRoot(root=str(root))
-            if self.type == "static"
-            else kinds[self.type](root=str(root), socket=str(php)),
+            serves=self._serves(root, php),
+            utf8_pages=Utf8Pages() in self.told,
             certificate=nginx.certificate(domain) if self.https else None,
             force_https=HttpsForced() in self.told,
         )
+
+    def _serves(self, root: Path, php: Path) -> Serves:
+        match self.type:
+            case "static":
+                return StaticRoot(root=str(root), fallback_page=self.fallback_page)
+            case "php":
+                return Php(root=str(root), socket=str(php), fallback_page=self.fallback_page)
+            case _:
+                return WordPress(root=str(root), socket=str(php))
 
     def asked(self, domain: str) -> list[Asked]:
         schemes = ("http", "https") if self.https else ("http",)
@@ -241,11 +257,12 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`shown` is compared where something is: what an error says differs."""
+    """`shown` and `type` are compared where something is shown: what an error says differs."""
 
     status: int
     location: str | None
     shown: bytes
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -258,7 +275,8 @@ class Difference:
     @property
     def leaks(self) -> bool:
         """Apache denies it, and nginx does not. The same path of another host, to which nginx leads, is asked for."""
-        return self.apache.status >= 400 > self.nginx.status and self.why != INDEX_ASKED and not self._sent_on
+        known = self.why in (INDEX_ASKED, PAGE_FOR_FOLDER)
+        return self.apache.status >= 400 > self.nginx.status and not known and not self._sent_on
 
     @property
     def why(self) -> str:
@@ -270,12 +288,20 @@ class Difference:
             return DOTFILES
         if self.apache.status == 404 and self.nginx.shown.startswith(b"ran /index.php\n"):
             return INDEX_ASKED
+        if self.apache.status == 403 and path.endswith("/") and self.nginx.shown == self._page:
+            return PAGE_FOR_FOLDER
         if self.nginx.status == 404 and self.case.type == "wordpress" and KEPT_IN_WORDPRESS.search(path):
             return KEPT_BACK
+        if self.apache[:3] == self.nginx[:3] and path.rpartition("/")[2].count(".") > 1:
+            return INNER_ENDING
         found = (
             directive for expression, directive in self.case.differs.items() if re.search(expression, self.asked.path)
         )
         return next(found, "")
+
+    @property
+    def _page(self) -> bytes:
+        return f"this is {(self.case.fallback_page or '/').removeprefix('/')}".encode()
 
     @property
     def _sent_on(self) -> bool:
@@ -290,7 +316,9 @@ DENIED_BY_BOTH: Final = "denied by both, with another status"
 DOTFILES: Final = "dotfiles, 404 here"
 INDEX_ASKED: Final = "no file, and index.php is asked here"
 KEPT_BACK: Final = "of a WordPress, 404 here"
-OF_THE_PANEL: Final = {DENIED_BY_BOTH, DOTFILES, INDEX_ASKED, KEPT_BACK}
+PAGE_FOR_FOLDER: Final = "a folder without an index page, for which the fallback page answers here"
+INNER_ENDING: Final = "a name with several endings, whose type follows from the last one here"
+OF_THE_PANEL: Final = {DENIED_BY_BOTH, DOTFILES, INDEX_ASKED, KEPT_BACK, PAGE_FOR_FOLDER, INNER_ENDING}
 """What each site answers otherwise here, whatever its files say."""
 KEPT_IN_WORDPRESS: Final = re.compile(
     r"/wp-config|/xmlrpc\.php|/(readme|license)\.(html|txt)$|debug\.log$|^/wp-content/(uploads|upgrade|languages)/.*\.ph"
@@ -345,12 +373,23 @@ async def ask_both(nginx: Sites, cases: Sequence[Case], number: int) -> list[lis
                 asked = cases[place].asked(sites[place].domain)
                 theirs = await trio.to_thread.run_sync(answers, ports, asked)
                 ours = await trio.to_thread.run_sync(answers, (nginx.ports.http, nginx.ports.https), asked)
-                found[place] = list(zip(asked, theirs, ours, strict=True))
+                found[place] = [
+                    (each, *_alike(one, other)) for each, one, other in zip(asked, theirs, ours, strict=True)
+                ]
 
         async with trio.open_nursery() as asking:
             for _ in range(AT_ONCE):
                 asking.start_soon(ask)
         return found
+
+
+def _alike(apache: Answer, nginx: Answer) -> tuple[Answer, Answer]:
+    """Both answers, with the same type if browsers treat both types alike. What Apache does not say is not compared:
+    nginx knows more types, and says of text that it is UTF-8. XML and JSON are that by definition."""
+    (theirs, _, charset), (ours, _, own) = (each.type.lower().partition(";") for each in (apache, nginx))
+    same = not theirs or ours == theirs or alike(ours, theirs)
+    same = same and (not charset or charset == own or not ours.startswith("text/"))
+    return (apache, nginx._replace(type=apache.type)) if same else (apache, nginx)
 
 
 async def compare(nginx: Sites, cases: Sequence[Case], number: int, found: Compared) -> None:
@@ -376,7 +415,9 @@ def answers(ports: tuple[int, int], asked: Sequence[Asked]) -> list[Answer]:
             # They listen on other ports than such addresses say.
             place = urlsplit(urljoin(f"{each.scheme}://{each.host}{each.path}", location))
             location = place._replace(netloc=place.hostname or "").geturl()
-        found.append(Answer(answer.status, location, body if answer.status == 200 else b""))
+        shown = answer.status == 200
+        kind = answer.headers["Content-Type"] or ""
+        found.append(Answer(answer.status, location, body if shown else b"", kind if shown else ""))
     for connection in connections.values():
         connection.close()
     return found

@@ -1,7 +1,8 @@
 """A site's .htaccess files: judged, given the site's current configuration, and applied as settings of the panel.
 
 A tenant writes these files, so the helper of the site's files judges them (`confined.judge`). Its result is data. What
-the lines ask for is set as the owner would: redirects, denied and protected paths, HTTPS, names and PHP settings.
+the lines ask for is set as the owner would: redirects, denied and protected paths, HTTPS, names, the fallback page,
+character sets and PHP settings.
 Existing settings stay: a redirect of the same path to elsewhere was set on purpose.
 """
 
@@ -25,16 +26,19 @@ from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect
 from svc_actors.panel.sites.states import SiteType
 from svc_actors.store import Queryable, Transaction
 from svc_common.errors import unavailable
+from svc_webhost.accepted import is_fallback_page
 from svc_webhost.confined.protocol import PARSING_SECONDS, JudgeHtaccess
 from svc_webhost.confined_client import ConfinedFiles
 from svc_webhost.folders import HostFolders
 from svc_webhost.htaccess.verdicts import (
     Denied,
+    FallbackPage,
     HttpsForced,
     NameRedirected,
     PhpSet,
     Protected,
     Redirected,
+    Utf8Pages,
     Verdict,
     Wish,
 )
@@ -42,7 +46,8 @@ from svc_webhost.htaccess.verdicts import (
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
 """Types of sites whose files nginx serves; for sites of other types it serves none."""
 _WISHES: Final[dict[str, TypeAdapter[Wish]]] = {
-    wish.__name__: TypeAdapter(wish) for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet)
+    wish.__name__: TypeAdapter(wish)
+    for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet, FallbackPage, Utf8Pages)
 }
 
 
@@ -163,6 +168,8 @@ async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
         "php": site.type in PHP_TYPES,
         "wordpress": site.type is SiteType.WORDPRESS,
         "force_https": site.force_https,
+        "fallback_page": site.fallback_page,
+        "utf8_pages": site.utf8_pages,
         "redirects": [[row["path"], row["target"], row["status"], row["below"]] for row in redirects],
         "denied": [row["pattern"] for row in denied],
         "protected": {each.path: list(each.logins) for each in protected},
@@ -200,6 +207,7 @@ async def apply_wishes(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -
         row["path"] for row in await tx.fetch("SELECT path FROM site_protected_paths WHERE site_id = $1", site.id)
     }
     settings: dict[str, Any] = {}
+    page = site.fallback_page
     for wish in dict.fromkeys(wishes):
         match wish:
             case Redirected(path, target, status, below):
@@ -223,6 +231,14 @@ async def apply_wishes(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -
             case HttpsForced():
                 await change_record(tx, site, {"force_https": True})
                 told.append("visitors are sent to HTTPS")
+            case FallbackPage(path):
+                if page is None and is_fallback_page(path):
+                    page = path
+                    await change_record(tx, site, {"fallback_page": path})
+                    told.append(f"{path} answers for paths without a file")
+            case Utf8Pages():
+                await change_record(tx, site, {"utf8_pages": True})
+                told.append("pages are sent as UTF-8")
             case NameRedirected(name):
                 await set_redirected(tx, site, name, True)
                 told.append(f"visitors of {name} are sent to {site.domain}")

@@ -115,6 +115,8 @@ def _situation(told: dict[str, Any]) -> Situation:
         php=told["php"],
         wordpress=told["wordpress"],
         force_https=told["force_https"],
+        fallback_page=told["fallback_page"],
+        utf8_pages=told["utf8_pages"],
         redirects=tuple(Redirected(*each) for each in told["redirects"]),
         denied=frozenset(told["denied"]),
         protected={path: frozenset(logins) for path, logins in told["protected"].items()},

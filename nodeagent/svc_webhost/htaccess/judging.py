@@ -21,12 +21,14 @@ from svc_webhost.apache.htaccess import TOO_DEEP, Directive, Lines, Section, nar
 from svc_webhost.apache.passwords import NoPasswordsError
 from svc_webhost.htaccess import rewriting
 from svc_webhost.htaccess.denying import denied_by_section
+from svc_webhost.htaccess.falling_back import falling_back, page_of
+from svc_webhost.htaccess.media import added_charset, caching, default_charset, filtered, typed
 from svc_webhost.htaccess.patterns import only_dotfiles
 from svc_webhost.htaccess.php_values import SETTING, php_setting
 from svc_webhost.htaccess.programs import stopped, stopped_endings
 from svc_webhost.htaccess.redirecting import redirect
 from svc_webhost.htaccess.situation import INDEXES, Situation
-from svc_webhost.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, past, same, translated
+from svc_webhost.htaccess.verdicts import UNKNOWN, Opinion, Protected, Verdict, blocks, harmless, past, same, translated
 
 _INDEXES_OF_FILES: Final = INDEXES[1:]
 _SAFE_OPTIONS: Final = {
@@ -37,7 +39,6 @@ _SAFE_OPTIONS: Final = {
 _WITHOUT_LINKS: Final = {"none", "-followsymlinks", "-symlinksifownermatch"}
 # Headers for caches and connections. They change how often visitors ask, but not what they get.
 _CACHING: Final = {
-    "cache-control",
     "expires",
     "etag",
     "last-modified",
@@ -60,14 +61,9 @@ _HARMLESS: Final = {
     "expiresbytype": "How long browsers keep files.",
     "expiresdefault": "How long browsers keep files.",
     "fileetag": "How browsers ask whether a file has changed.",
-    "addoutputfilterbytype": "nginx compresses by itself.",
-    "setoutputfilter": "nginx compresses by itself.",
-    "addoutputfilter": "nginx compresses by itself.",
     "deflatecompressionlevel": "nginx compresses by itself.",
     "browsermatch": "It is about browsers of twenty years ago.",
     "browsermatchnocase": "It is about browsers of twenty years ago.",
-    "addcharset": "nginx says the character set of its own types.",
-    "adddefaultcharset": "Pages say their character set themselves.",
     "addlanguage": "It is a header that says the language.",
     "defaultlanguage": "It is a header that says the language.",
     "serversignature": "nginx's own pages do not say where they are from.",
@@ -98,7 +94,7 @@ _LEAST_BODY: Final = 1 << 20
 limits itself."""
 _ON_OR_OFF: Final = {"expiresactive", "rewriteengine"}
 _PAIRS: Final = {
-    *("expiresbytype", "addoutputfilterbytype", "addoutputfilter", "addcharset", "addlanguage"),
+    *("expiresbytype", "addlanguage"),
     *("browsermatch", "browsermatchnocase"),
 }
 
@@ -305,7 +301,7 @@ def _inside(directive: Directive, *names: str) -> bool:
     return any(section.name in names for section in directive.sections)
 
 
-def _header(directive: Directive, _: Lines, __: Situation) -> Opinion:
+def _header(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     if arguments[:1] == ["always"]:
         arguments = arguments[1:]
@@ -315,6 +311,8 @@ def _header(directive: Directive, _: Lines, __: Situation) -> Opinion:
     action, name, *value = arguments
     if action not in ("set", "append", "merge", "add", "unset") or bool(value) is (action == "unset"):
         return blocks("nginx does not add, change or take away this header.")
+    if name == "cache-control":
+        return caching(action, value, directive, situation)
     if name in _CACHING:
         return harmless("How long browsers keep files.")
     if name in _SAYS_NOTHING:
@@ -328,8 +326,8 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     runs_php = bool(arguments) and "php" in arguments[0]
     stops = stopped_endings(directive)
-    if directive.name == "addtype" and not runs_php and not stops:
-        return harmless("nginx knows the types of files by their names.")
+    if directive.name == "addtype" and not runs_php:
+        return _type(directive, stops or frozenset(), situation)
     endings = {argument.lstrip(".") for argument in arguments[1:]}
     runs = runs_php and stops is None
     if runs and situation.php and directive.name in ("addhandler", "addtype") and not narrowing(directive):
@@ -337,12 +335,40 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
             return same("PHP runs files that end with .php, in the version that the site has here.")
         if "php" in endings and all(re.fullmatch("php[0-9]?|phtml", ending) for ending in endings):
             return harmless("PHP runs files that end with .php. Those with the other endings are not shown to anybody.")
-    if situation.parts[:2] == ("wp-content", "cache") and directive.name == "forcetype" and situation.wordpress:
+    if directive.name == "forcetype" and _is_kept_by_wordpress(situation):
         return harmless("WordPress shows what it keeps there.")
     otherwise = blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
     if stops is None:
         return otherwise
     return _stopped(directive, stops, situation) or otherwise
+
+
+def _is_kept_by_wordpress(situation: Situation) -> bool:
+    return situation.wordpress and situation.parts[:2] == ("wp-content", "cache")
+
+
+def _type(directive: Directive, stops: frozenset[str], situation: Situation) -> Opinion:
+    endings = {argument.lower().lstrip(".") for argument in directive.arguments[1:]}
+    if not endings or not directive.arguments[0]:
+        return blocks("Apache refuses a file with this line, and serves nothing where it applies.")
+    if _is_kept_by_wordpress(situation):
+        return harmless("WordPress shows what it keeps there.")
+    others = typed(directive, endings - stops, situation)
+    if not stops or others.verdict is Verdict.BLOCKS:
+        return others
+    return _stopped(directive, stops, situation) or blocks("nginx would show files that Apache sends as another type.")
+
+
+def _default_charset(directive: Directive, _: Lines, situation: Situation) -> Opinion:
+    return default_charset(directive, situation)
+
+
+def _charset(directive: Directive, _: Lines, situation: Situation) -> Opinion:
+    return added_charset(directive, situation)
+
+
+def _filter(directive: Directive, *_: object) -> Opinion:
+    return filtered(directive)
 
 
 def _stopped(directive: Directive, endings: frozenset[str], situation: Situation) -> Opinion | None:
@@ -383,7 +409,7 @@ def _environment(directive: Directive, _: Lines, situation: Situation) -> Opinio
 
 
 def _encoding(directive: Directive, _: Lines, situation: Situation) -> Opinion:
-    if situation.wordpress and situation.parts[:2] == ("wp-content", "cache") and len(directive.arguments) > 1:
+    if _is_kept_by_wordpress(situation) and len(directive.arguments) > 1:
         return harmless("WordPress shows what it keeps there.")
     return blocks("nginx serves such a file as it is.")
 
@@ -404,9 +430,14 @@ def _body(directive: Directive, _: Lines, situation: Situation) -> Opinion:
 
 
 def _fallback(directive: Directive, _: Lines, situation: Situation) -> Opinion:
-    if situation.php and situation.at_top and directive.arguments == ("/index.php",):
-        return same("nginx asks index.php for what is no file.")
-    return blocks("nginx answers what is no file with 404, or by index.php at the top of the site.")
+    if situation.at_top and len(directive.arguments) == 1 and not narrowing(directive):
+        [target] = directive.arguments
+        if target == "/index.php" and situation.php and situation.fallback_page is None:
+            return same("nginx asks index.php for what is no file.")
+        page = page_of(target, base_is_top=False)
+        if page is not None:
+            return falling_back(page, situation)
+    return blocks("nginx answers what is no file with 404, a page of HTML, or index.php at the top of the site.")
 
 
 def _path_info(directive: Directive, _: Lines, situation: Situation) -> Opinion:
@@ -435,6 +466,9 @@ _JUDGES: Final[dict[str, Judge]] = {
     **dict.fromkeys(("redirect", "redirectpermanent", "redirecttemp"), _redirect),
     "header": _header,
     **dict.fromkeys(("addhandler", "sethandler", "removehandler", "addtype", "removetype", "forcetype"), _handler),
+    "adddefaultcharset": _default_charset,
+    "addcharset": _charset,
+    **dict.fromkeys(("addoutputfilter", "addoutputfilterbytype", "setoutputfilter"), _filter),
     **dict.fromkeys(SETTING, _php_setting),
     "errordocument": _error_document,
     **dict.fromkeys(("setenv", "setenvif", "setenvifnocase", "unsetenv", "passenv"), _environment),

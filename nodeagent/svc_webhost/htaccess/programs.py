@@ -15,14 +15,12 @@ from typing import Final
 
 from svc_webhost.accepted import is_denied_pattern
 from svc_webhost.apache.htaccess import Directive, narrowing
+from svc_webhost.file_types import PAGES, is_page
 from svc_webhost.htaccess.denying import SOURCES, denial_of, names_of
 from svc_webhost.htaccess.situation import Situation
 from svc_webhost.htaccess.verdicts import Opinion, blocks, past, same
 
 _PHP: Final = frozenset({"php"})
-RENDERED: Final = frozenset({"html", "htm", "shtml", "xhtml", "svg", "svgz"})
-"""Endings of files that browsers show as a page, with its scripts, by the types that nginx gives them."""
-_PAGE_TYPES: Final = frozenset({"text/html", "application/xhtml+xml", "image/svg+xml", "text/x-server-parsed-html"})
 _PLAIN_TYPES: Final = re.compile(
     r"text/plain|application/(?:octet-stream|(?:x-|force-)?download)|image/(?!svg)[\w.+-]+"
 )
@@ -38,11 +36,12 @@ def stopped_endings(directive: Directive) -> frozenset[str] | None:
     if not words:
         return None
     first, endings = words[0], frozenset(word.lstrip(".") for word in words[1:])
+    media_type = first.partition(";")[0].strip()
     match directive.name:
         case "removehandler":
             return _PHP & {word.lstrip(".") for word in words}
         case "removetype":
-            return (_PHP | RENDERED) & {word.lstrip(".") for word in words}
+            return (_PHP | PAGES) & {word.lstrip(".") for word in words}
         case "sethandler" if _SENDS.fullmatch(first):
             return _PHP
         case "addhandler" if _SENDS.fullmatch(first):
@@ -51,9 +50,9 @@ def stopped_endings(directive: Directive) -> frozenset[str] | None:
             # Without ExecCGI, Apache answers 403 for files with this handler.
             return endings - SOURCES | _PHP & endings
         case "addtype" if "php" not in first or (_SHOWS_SOURCE.fullmatch(first) and not first.endswith("httpd-php")):
-            return (_PHP | (frozenset() if first in _PAGE_TYPES else RENDERED)) & endings
+            return (_PHP | (frozenset() if is_page(media_type) else PAGES)) & endings
         case "forcetype" if _PLAIN_TYPES.fullmatch(first):
-            return _PHP | RENDERED
+            return _PHP | PAGES
     return None
 
 

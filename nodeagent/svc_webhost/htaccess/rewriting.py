@@ -1,5 +1,5 @@
-"""The rewrite rules that are known: a front controller and its companions, HTTPS, redirects of one path, and denials of
-files that nginx denies too.
+"""The rewrite rules that are known: a front controller and its companions, the page of a single-page application,
+HTTPS, redirects of one path, and denials of files that nginx denies too.
 
 A rule is judged together with the conditions before it. Every other rule blocks.
 
@@ -17,6 +17,7 @@ from typing import Final
 
 from svc_webhost.apache.htaccess import Directive, Lines, modules, narrowing
 from svc_webhost.htaccess.denying import denied_by_rule
+from svc_webhost.htaccess.falling_back import falling_back, is_not_about_page, page_of
 from svc_webhost.htaccess.patterns import only_hidden
 from svc_webhost.htaccess.redirecting import literal, redirect_match, rewritten
 from svc_webhost.htaccess.situation import TOP, Situation
@@ -82,7 +83,8 @@ def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
     found: dict[int, Opinion] = {}
     conditions: list[tuple[int, Directive]] = []
     engine = ["".join(each.arguments[:1]).lower() for each in lines if each.name == "rewriteengine"]
-    rules = _Rules(situation, engine_on=set(engine) == {"on"})
+    bases = {each.arguments for each in lines if each.name == "rewritebase"}
+    rules = _Rules(situation, engine_on=set(engine) == {"on"}, base_is_top=bases <= {("/",)})
     patterns = ["".join(each.arguments[:1]) for each in lines if each.name == "rewriterule"]
     judged = 0
     for number, directive in enumerate(lines):
@@ -106,9 +108,10 @@ def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
 class _Rules:
     """The rules of one file, in their order: a rule may end the processing, so that later rules have no effect."""
 
-    def __init__(self, situation: Situation, *, engine_on: bool) -> None:
+    def __init__(self, situation: Situation, *, engine_on: bool, base_is_top: bool) -> None:
         self._situation = situation
-        self._front_controller = situation.php and situation.at_top
+        self._front_controller = situation.php and situation.at_top and situation.fallback_page is None
+        self._base_is_top = base_is_top
         self._wordpress = situation.wordpress and situation.at_top
         self._engine_on = engine_on
         self._files_are_done = False
@@ -144,7 +147,7 @@ class _Rules:
             return opinion
         if any(flag in ("f", "forbidden", "g", "gone") or flag.startswith("r=4") for flag in rule.flags):
             return self._denied(rule)
-        for known in (self._harmless, self._front, self._canonical, self._redirect):
+        for known in (self._harmless, self._files_first, self._front, self._page, self._canonical, self._redirect):
             if (opinion := known(rule)) is not None:
                 return opinion
         return blocks("nginx does not rewrite this. See whether the application, or a redirect of the site, can do it.")
@@ -189,27 +192,52 @@ class _Rules:
             return None
         return same("It spares the next rules, which say nothing of other paths.")
 
+    def _files_first(self, rule: _Rule) -> Opinion | None:
+        """A rule that ends the processing for what is a file."""
+        ends = rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}
+        if not ends or not self._situation.at_top:
+            return None
+        tested = rule.about_files
+        known = not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"}
+        # Only "-f OR -d" is accepted: without OR the rule would be about paths that are both a file and a folder,
+        # so about none.
+        if not known or not _either(rule):
+            return None
+        self._files_are_done = True
+        self._folders_are_left = self._folders_are_left or "-d" in tested
+        return same("nginx serves what is a file.")
+
+    def _page(self, rule: _Rule) -> Opinion | None:
+        """The page of a single-page application."""
+        if not self._situation.at_top or not rule.flags <= _ENDS:
+            return None
+        skipped = literal(rule.pattern)
+        if rule.target == "-" and not rule.asked and skipped is not None and page_of(skipped, base_is_top=True):
+            return same("nginx serves the page where it is asked for.")
+        page = page_of(rule.target, base_is_top=self._base_is_top)
+        if rule.pattern not in _EVERYTHING or page is None:
+            return None
+        self._fronted = True
+        if self._is_for_missing(rule) and all(is_not_about_page(words, page) for words in rule.about_others):
+            return falling_back(page, self._situation)
+        return None
+
+    def _is_for_missing(self, rule: _Rule) -> bool:
+        """Whether the rule's conditions leave out what is a file, and folders as nginx does."""
+        known = all(len(words) == 2 for words in rule.asked if words[0] in _FILES)
+        known = known and ("!-d" in rule.about_files or self._folders_are_left)
+        return known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"})
+
     def _front(self, rule: _Rule) -> Opinion | None:
         if not self._front_controller:
             return None
         if rule.pattern in (r"^index\.php$", "^index.php$") and rule.target == "-" and not rule.asked:
             return same("nginx runs index.php where it is asked for.") if rule.flags <= _ENDS else None
-        if rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}:
-            tested = rule.about_files
-            # Only "-f OR -d" is accepted: without OR the rule would be about paths that are both a file and a folder,
-            # so about none.
-            if not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"} and _either(rule):
-                self._files_are_done = True
-                self._folders_are_left = self._folders_are_left or "-d" in tested
-                return same("nginx serves what is a file, and asks index.php for the rest.")
         if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
-            known = all(len(words) == 2 for words in rule.asked if words[0] in _FILES)
-            known = known and all(map(_is_not_itself, rule.about_others))
-            known = known and ("!-d" in rule.about_files or self._folders_are_left)
             # Noted even if the conditions of this rule are not understood: denials after it no longer see all requests,
             # so they must not be turned into denied paths.
             self._fronted = True
-            if known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}):
+            if self._is_for_missing(rule) and all(map(_is_not_itself, rule.about_others)):
                 return same("nginx asks index.php for what is no file.")
         if self._without_slash(rule):
             return harmless("index.php is asked with the slash at the end, too: frameworks take both for one page.")

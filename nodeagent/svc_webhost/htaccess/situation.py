@@ -28,6 +28,8 @@ class Situation:
     import.
     `around`: a link of the site that gives the folder, or something in it, a second address. A denied or protected path
     does not hold there.
+    `fallback_page`: the path of the page that answers for paths without a file; None: none, or index.php if it has PHP.
+    `utf8_pages`: files of HTML are sent as UTF-8.
     `domain`: the primary name. `names`: the others, each with whether it is redirected to the primary one.
     `settings`: the settings of the site's PHP. `indexes`: the index pages that each folder has; None: not known."""
 
@@ -40,6 +42,8 @@ class Situation:
     protected: Mapping[str, frozenset[str]] = field(default_factory=dict)
     passwords: PasswordFile | str | None = None
     around: str | None = None
+    fallback_page: str | None = None
+    utf8_pages: bool = False
     domain: str = ""
     names: Mapping[str, bool] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None

@@ -68,7 +68,19 @@ class PhpSet:
     value: int | bool | str
 
 
-Wish = Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet
+@dataclass(frozen=True)
+class FallbackPage:
+    """The page that answers for paths without a file."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Utf8Pages:
+    """Files of HTML are sent as UTF-8."""
+
+
+Wish = FallbackPage | Utf8Pages | Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet
 
 
 @dataclass(frozen=True)

@@ -259,6 +259,8 @@ async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_th
     trees[ADDON].files[".htaccess"] = (
         b"Redirect 301 /old.html https://example.org/new\nphp_value memory_limit 512M\n"
         b"RewriteEngine on\nRewriteCond %{HTTPS} off\nRewriteRule ^ https://%{HTTP_HOST}%{REQUEST_URI} [R=301,L]\n"
+        b"RewriteCond %{REQUEST_FILENAME} !-f\nRewriteCond %{REQUEST_FILENAME} !-d\nRewriteRule . /index.html [L]\n"
+        b"AddDefaultCharset UTF-8\n"
         b'<FilesMatch "\\.(sql|bak)$">\nRequire all denied\n</FilesMatch>\n'
     )
     trees[ADDON].files["private/.htaccess"] = b"Order deny,allow\nDeny from all\n"
@@ -274,14 +276,16 @@ async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_th
 
     assert job["status"] == "succeeded", job
     assert (site["status"], site["force_https"]) == ("active", True)
+    assert (site["fallback_page"], site["utf8_pages"]) == ("/index.html", True)
     assert [(each["path"], each["target"], each["status"]) for each in redirects] == [
         ("/old.html", "https://example.org/new", 301)
     ]
     assert [each["pattern"] for each in denied] == ["*.bak", "*.sql", "/private"]
     assert php["settings"]["memory_limit_mib"] == 512
-    assert (report["ready"], report["counts"]["translated"]) == (True, 7)
+    assert (report["ready"], report["counts"]["translated"]) == (True, 11)
     assert "from .htaccess: PHP has memory_limit_mib 512" in notes
     assert "from .htaccess: visitors are refused /private" in notes
+    assert "from .htaccess: /index.html answers for paths without a file" in notes
 
 
 async def test_a_site_is_not_opened_for_what_could_be_told_beside_what_could_not(world: World) -> None:

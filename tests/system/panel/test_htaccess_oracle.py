@@ -49,6 +49,8 @@ PIECES: Final = (
     *("DirectoryIndex index.htm", "DirectoryIndex index.php", "DirectoryIndex index.php index.html"),
     *("ExpiresActive on", 'ExpiresByType text/plain "access plus 1 day"', "FileETag None", "AddType text/plain .x"),
     *('Header set Cache-Control "max-age=60"', "Header unset ETag", "Header set X-Frame-Options SAMEORIGIN"),
+    *("AddType text/javascript .mjs", "AddType text/plain .html", "AddType application/octet-stream .txt .css"),
+    *("AddCharset utf-8 .html .txt", "AddDefaultCharset iso-8859-1", "SetOutputFilter INCLUDES"),
     *("AddDefaultCharset utf-8", "ServerSignature Off", "SetEnvIf Referer x bad", "Deny from env=bad"),
     *("<IfModule mod_php5.c>\nphp_flag engine off\n</IfModule>", "php_flag engine off"),
     *("# a comment", "# a comment \\", "Nonsense", "<Limit GET>\nDeny from all\n</Limit>", "Options -Indexes # none"),

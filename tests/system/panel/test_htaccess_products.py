@@ -28,6 +28,7 @@ FILES: Final = sorted((Path(__file__).parent / "htaccess").glob("*.toml"))
 READY: Final = {
     *("wordpress", "wordpress-https", "w3-total-cache", "wp-super-cache", "all-in-one-security", "cpanel-php"),
     *("laravel", "symfony", "slim", "moved", "https", "one-name", "craft", "dokuwiki", "phpbb", "uploads"),
+    *("vue", "react", "angular", "fallback"),
 }
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from svc_webhost.accepted import is_denied
 from svc_webhost.apache.htaccess import parse
+from svc_webhost.file_types import PAGES
 from svc_webhost.htaccess.judging import judge
 from svc_webhost.htaccess.situation import Situation
 from svc_webhost.htaccess.verdicts import Denied, Verdict
@@ -114,7 +115,7 @@ def blocking(text: str, situation: Situation) -> list[str]:
         ("AddType text/plain .html .txt", ["/media/**/*.html"]),
         (
             "ForceType application/octet-stream",
-            [f"/media/**/*.{each}" for each in ("htm", "html", "php", "shtml", "svg", "svgz", "xhtml")],
+            [f"/media/**/*.{each}" for each in sorted({*PAGES, "php"})],
         ),
         (DRUPAL, PHP),
         (SUCURI, PHP),
