@@ -36,8 +36,9 @@ _FOLDERS: Final = ("public", "private")
 _ASSET: Final = re.compile(
     r".+\.(?:html?|css|m?js|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf|otf|eot|mp[34]|webm|ogg)", re.IGNORECASE
 )
-"""What pages consist of: the web server itself answers with it, and so has to read it. Scripts are read by the site's
-own account. Not here is what an owner may well keep from visitors by its mode: credentials in JSON, archives, PDF."""
+"""Files that pages consist of. The web server itself serves these files, so it must be able to read them. Scripts are
+read by the site's own account. Files that an owner may keep from visitors by their mode on purpose are not included:
+credentials in JSON, archives, PDF."""
 _READABLE: Final = 0o044
 
 
@@ -159,8 +160,8 @@ def _words(seen: _Seen, uid: int) -> str | None:
 
 
 def _is_left(seen: _Seen, uid: int) -> bool:
-    """What is wrong for its owner to decide: a closed folder may be closed on purpose, and other files in it public
-    once it is opened."""
+    """Whether a problem is left to the site's owner. A folder may be closed on purpose, and opening it could make other
+    files in it public."""
     closed = seen.is_folder and seen.served and stat.S_IMODE(seen.mode) & 0o500 == 0o500
     return _foreign_link(seen, uid) or (closed and (seen.uid, seen.gid) == (uid, uid))
 
@@ -170,7 +171,8 @@ def _foreign_link(seen: _Seen, uid: int) -> bool:
 
 
 def _mode(seen: _Seen) -> int:
-    """The mode that it should have: its own, if its owner and, of what is served, the web server can read it."""
+    """The mode that the entry should have. It is the current one if the entry's owner can read the entry and, if it is
+    served, the web server can, too."""
     mode = stat.S_IMODE(seen.mode)
     if seen.is_folder:
         return mode if mode & 0o500 == 0o500 else 0o755

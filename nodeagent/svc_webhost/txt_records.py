@@ -1,4 +1,4 @@
-"""What the world finds in the DNS at a name: TXT records, by the resolver of this host.
+"""Looks up the public TXT records of a name, with the resolver of this host.
 
 A name server of this host may be among those that the resolver asks, but which one is asked is decided by the
 delegation, as for everybody.

@@ -47,7 +47,8 @@ LONGEST_SLEEP_SECONDS: Final = 3600.0
 """The machine's clock may be set while the loop sleeps, so it looks again after at most this long."""
 _TIMEOUT: Final = 20.0
 _LOOKS_AT_OTHERS: Final = 10
-"""How often the authorizations of a refused order are polled until the authority has decided about all of its names."""
+"""How many times, at most, the authorizations of a refused order are polled while the authority has not decided about
+all of its names."""
 
 Install = Callable[[CertificateWithKey], Awaitable[None]]
 """Installs a certificate where it is served from; must be idempotent."""

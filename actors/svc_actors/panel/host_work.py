@@ -125,8 +125,9 @@ class HostWork:
 
     async def _run(self, key: str, kind: str, piece: _Piece) -> None:
         turn = self._turns.setdefault(key, trio.Lock())
-        # The answer until the work has returned, so also if it is cancelled. It is set beforehand and not by catching
-        # the cancellation: one that leaves a nursery of the work arrives as a group, maybe with other errors.
+        # This stays the answer unless the work returns, so it is the answer to a cancellation, too. It is set
+        # beforehand instead of when the cancellation is caught: a cancellation that leaves a nursery of the work
+        # arrives in an exception group, perhaps with other errors.
         piece.error = unavailable("The service is stopping; the work continues once it runs again.")
         try:
             async with turn:

@@ -69,8 +69,8 @@ class Database(Statements):
     ) -> None:
         self.announcements = Announcements(self._notify)
         self.disk_full = False
-        """Set while the guard of its disk reports it as full: callers start no change then. What is under way and
-        background work go on."""
+        """Set while the disk guard reports the database's disk as full. New changes by callers are then refused;
+        changes under way and background work continue."""
         self.marks: CommitMarks | None = None
         """What this service knows to be committed: each new connection is checked against it before use."""
         self._connector = connector

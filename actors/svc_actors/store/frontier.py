@@ -29,7 +29,7 @@ class Frontier:
 
     @property
     def scan_after(self) -> int:
-        """Ids above this one may hold new rows, and so may the gaps."""
+        """New rows may appear at ids above this one, and at the gaps."""
         return self.highest if self._settled else 0
 
     def moved(self, ids: Sequence[int]) -> None:
@@ -41,11 +41,12 @@ class Frontier:
             self.highest = highest
 
     def check(self, oldest_running: int, next_transaction: int) -> None:
-        """Forget gaps that no transaction can fill: call it every few seconds after a look through everything, with the
-        oldest transaction id that was in progress before that look, and the next that was to be given out.
+        """Forget gaps that no transaction can fill any longer. Call it every few seconds, after a scan of the whole
+        inbox. `oldest_running` and `next_transaction` are, as read before that scan, the oldest transaction id in
+        progress and the next one to be assigned.
 
-        A gap of the last check whose transactions are all over comes from a rollback. The seconds between two checks
-        cover the moment between drawing an id and getting a transaction id.
+        A gap that existed at the last check is forgotten once all transactions of that time have ended: its id was
+        rolled back. The seconds between two checks cover the moment between drawing an id and getting a transaction id.
         """
         if self._over_at is not None and oldest_running >= self._over_at:
             self.gaps -= self._doubtful

@@ -94,7 +94,8 @@ _TELL: Final = f"""
     SELECT $1, {_PENDING}, 0, clock_timestamp() WHERE {_COUNT} <= $2
     ON CONFLICT DO NOTHING
 """
-"""Unless it was dealt with since the given count: then the notice would order a second step back."""
+"""Writes the notice, unless a step back was dealt with since the given count: the notice would then cause the same loss
+to be dealt with twice."""
 _DEAL: Final = f"""
     WITH noticed AS (DELETE FROM commit_marks WHERE slot = {_PENDING})
     INSERT INTO commit_marks AS kept (holder, slot, value, at)
@@ -103,7 +104,8 @@ _DEAL: Final = f"""
     RETURNING value
 """
 LOST: Final = b""
-"""The fingerprint of no request: of an idempotency key whose order may have been lost."""
+"""A fingerprint that no request has. It is stored for an idempotency key whose order may have been lost, so that every
+request with the key is refused."""
 REFUSE_KEYS: Final = """
     INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
     SELECT owner, key, '', '', gen_random_uuid(), now() FROM unnest($1::text[], $2::text[]) AS lost (owner, key)
@@ -111,8 +113,8 @@ REFUSE_KEYS: Final = """
     SET fingerprint = excluded.fingerprint, claim = excluded.claim, created_at = now(), leased_until = now()
     WHERE held.answer IS NULL
 """
-"""Owners and keys: refused for as long as keys are kept, unless an answer is stored. The new `claim` takes the key from
-a caller that still works under it, whose answer must not replace the refusal."""
+"""Takes owners and keys. These keys are refused for as long as keys are kept, unless an answer is stored. The new
+`claim` takes the key from a caller that still works under it, whose answer must not replace the refusal."""
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +132,7 @@ class SteppedBackError(RuntimeError):
 
 @dataclass(frozen=True)
 class Mark:
-    """What one transaction writes. The transaction has its slot for itself until it has ended."""
+    """The mark that one transaction writes. No other transaction uses its slot until this one has ended."""
 
     holder: UUID
     slot: int
@@ -142,7 +144,8 @@ class Mark:
 
 
 class CommitMarks:
-    """What is known to be committed. `stepped_back` is set, for good, once the database has shown less than that."""
+    """The commits that are known to have succeeded. `stepped_back` is set, and never cleared, once the database has
+    shown fewer of them."""
 
     def __init__(
         self, path: Path, holder: UUID, seen: dict[int, int], keys: RememberedKeys | None = None, dealt: int = 0
@@ -219,7 +222,7 @@ class CommitMarks:
         self._changed = True
 
     def forget_key(self, key: Key) -> None:
-        """Nothing was done under it."""
+        """Forget an idempotency key under which nothing was done."""
         self._keys.forget(key)
 
     @property
@@ -378,12 +381,14 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
 
 
 async def settle_losses(tx: Transaction) -> int:
-    """Record that what the database has lost until now was dealt with, noticed or not; returns how often that was."""
+    """Record that every loss of the database until now was dealt with, whether it was noticed or not; returns how often
+    losses were dealt with so far."""
     return int(await tx.fetchval(_DEAL))
 
 
 def forget_marks(folder: Path) -> None:
-    """An operator has put another time or another database in place on purpose, and deals with what follows."""
+    """Delete the file of marks: an operator has deliberately restored another time or installed another database, and
+    handles the consequences."""
     (folder / FILE).unlink(missing_ok=True)
 
 

@@ -1,6 +1,6 @@
 """Idempotency keys that a service remembers outside of its database, which may lose them (`svc_actors.store.marks`).
 
-Rejected: one bounded list for all callers. One who orders much had the keys of all others forgotten.
+Rejected: one bounded list for all callers. A caller with many orders displaced the keys of all others.
 """
 
 from __future__ import annotations

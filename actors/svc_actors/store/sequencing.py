@@ -128,9 +128,10 @@ _RUNNING = """
 async def prune(database: Queryable, retention: Retention) -> int:
     """Remove the oldest events past `retention`, and return how many; the newest always stays, to count on from.
 
-    Positions are contiguous, so "no more than `rows`" is a position. "Younger than `age`" is the first position whose
-    event is: found by walking the primary key from the oldest event, which costs what is to be removed. The greater of
-    both is the first to keep, and never past the newest. Removed a batch at a time, each a short transaction.
+    Both limits give a first position to keep. For "no more than `rows`" it is computed, since positions are contiguous.
+    For "younger than `age`" it is found by walking the primary key from the oldest event, which costs as much as the
+    removal itself. The greater one applies, but never one past the newest event. Events are removed in batches, each a
+    short transaction.
     """
     keep_from = await database.fetchval(
         """
@@ -194,8 +195,9 @@ async def _move(session: Session, after: int, frontier: Frontier) -> list[int]:
 
     With 7 and 10 in the inbox above `after`, 5 a gap that has been filled, and the log at position 41: `found` is 5, 7,
     10, `taken` removes them from the inbox, `placed` writes them at 42, 43, 44 in the order of their ids. The last line
-    tells all readers, of this process and others, one NOTIFY a page: no other transaction that writes contains one, so
-    this waits for none. Costs an index scan of the rows that are found, a look-up a gap, and one at the end of the log.
+    notifies all readers, in this process and others, with one NOTIFY per page. No other writing transaction contains a
+    NOTIFY, so this one never waits for another's commit. The cost is an index scan of the rows that are found, a
+    look-up per gap, and one at the end of the log.
     """
     moved: list[int] = await session.fetchval(
         """

@@ -53,7 +53,7 @@ class Dispatcher:
         self._nursery = nursery
         self._on_crash = on_crash
         self._rounds: dict[UUID, trio.Event] = {}
-        """Under way, by endpoint; set at the end."""
+        """The rounds under way, by endpoint. Each event is set when its round ends."""
         self._woken = trio.Event()
         self._draining = False
 

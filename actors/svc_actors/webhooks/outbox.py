@@ -15,7 +15,8 @@ from svc_actors.store import Transaction
 from svc_actors.webhooks.payload import Scalar, Subject, compose
 
 CHANNEL: Final = "webhooks"
-"""Announced when there is something to deliver; with an endpoint's id when what was read of it is outdated."""
+"""The channel that announces due deliveries. With an endpoint's id as its payload, it announces that what was read
+about this endpoint is outdated."""
 
 
 @dataclass(frozen=True)

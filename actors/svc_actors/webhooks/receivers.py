@@ -40,7 +40,8 @@ _URL: Final = re.compile(
 """No credentials, no fragment, no backslash: programs disagree about how to parse them."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""With such a last label resolvers take the whole name for an IPv4 address in one of its old spellings."""
+"""If the last label has this form, resolvers parse the whole name as an IPv4 address in one of its historical
+notations."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ ASIDE: Final = "private/.svc-import"
 _OWN: Final = frozenset({"public", "private", "tmp", "releases", "shared", "logs"})
 """Folders of a site that have a fixed meaning."""
 MOVED: Final = _OWN - {"private", "tmp", "logs"}
-"""Those that an application's folder of the same name is not put into. Frameworks write caches and logs into `../tmp`
-and `../logs`: these stay where they are looked for."""
+"""The site's folders into which an application's folder of the same name is not placed. `tmp` and `logs` are not among
+them: frameworks write caches and logs into `../tmp` and `../logs`, and look for them there."""
 
 
 def below(folder: str, path: str) -> str | None:
@@ -43,13 +43,14 @@ def prefixes(path: str) -> list[str]:
 
 
 def outermost(folders: Collection[str]) -> list[str]:
-    """Those that lie in none of the others."""
+    """The folders that lie within none of the others."""
     known = frozenset(folders)
     return [each for each in folders if not any(above in known for above in prefixes(each)[:-1])]
 
 
 def placed_at(site: FoundSite, path: str) -> str | None:
-    """Relative to the site's folder; None: it is not imported with the site."""
+    """The place of a path of the archive, relative to the site's folder; None if the path is not imported with the
+    site."""
     placed = _placed_at(site, path)
     return None if placed is None or below(ASIDE, placed) is not None else placed
 

@@ -131,7 +131,8 @@ def members(archive: BinaryIO) -> Iterator[Member]:
 
 
 def is_tar(start: bytes) -> bool:
-    """Whether a tar archive starts so. One of Unix version 7 names itself nowhere: its header is right by its sum."""
+    """Whether these are the first bytes of a tar archive. The format of Unix version 7 has no magic number; it is
+    recognised by the checksum of its header."""
     if start[257:262] == b"ustar":
         return True
     try:
@@ -141,7 +142,7 @@ def is_tar(start: bytes) -> bool:
 
 
 class _Gzip:
-    """Without what follows the compressed data and is not compressed, as gzip(1) reads it: a signature, say."""
+    """Reads gzip and, like gzip(1), ignores trailing data that is not compressed, such as a signature."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
@@ -151,7 +152,7 @@ class _Gzip:
         try:
             found = self._file.read(size)
         except gzip.BadGzipFile as error:
-            # Of a wrong checksum the message is another one.
+            # A wrong checksum is reported with another message.
             if self._has_read and str(error).startswith("Not a gzipped file"):
                 return b""
             raise

@@ -130,27 +130,28 @@ def _see(wanted: dict[str, Any]) -> None:
 
 
 def _cover_sendmail(shown: list[str]) -> None:
-    """Put the panel's sendmail over that of the server. A layer over the folder holds if the server has none yet, and
-    if one is installed or replaced later; a mount on the file would do neither. Where the kernel has no such layers,
-    the file is covered if there is one."""
+    """Put the panel's sendmail over that of the server. A layer over the folder has effect even if the server has no
+    sendmail yet, or if one is installed or replaced later; a mount on the file would not. Where the kernel has no such
+    layers, the file is covered if there is one."""
     for path in shown:
         layer = os.path.join(path, "mail", "sbin")
         if os.path.isdir(layer):
             break
     else:
         return
-    # By its descriptor, since a path may have characters that separate layers.
+    # The layer is named by its descriptor, because a path may contain the characters that separate layers.
     descriptor = os.open(layer, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         covered = ""
-        # A mount would follow the link: where both folders are one it would be a layer over all programs.
+        # A mount would follow the link: on a server where /usr/sbin is a link to the folder of all programs, the layer
+        # would cover that folder.
         if not os.path.islink(_SBIN):
             lower = f"lowerdir=/proc/self/fd/{descriptor}:{_SBIN}"
             with suppress(OSError):
                 _mount("overlay", _SBIN, "overlay", _MS_NOSUID | _MS_NODEV, lower)
                 covered = f"{_SBIN}/sendmail"
         for name in _SENDMAILS:
-            # The other name of a Debian package is a link to the first.
+            # In Debian's packages, the other name is a link to the first, which is covered already.
             if os.path.exists(name) and os.path.realpath(name) != covered:
                 _mount(f"/proc/self/fd/{descriptor}/sendmail", name, None, _MS_BIND)
     finally:

@@ -1,4 +1,5 @@
-"""Reads an archive, including archives nested in it (such as a tar within a zip), in one pass over one stream.
+"""Reads a tar archive, including the archives nested in it that belong to its format (such as a home's tar within a
+backup's tar), in one pass over one stream.
 
 gzip, bzip2, xz and zstd are detected by content. A stream is read once, forwards; nothing of it is stored. A nested
 archive appears as a folder of its name. All nested archives share the budget of the outer one, so that nested

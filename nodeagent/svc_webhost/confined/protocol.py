@@ -30,7 +30,7 @@ class Failed(StrEnum):
     CONFLICT = "conflict"
     """The entry is not of the kind that the request needs, or was changed meanwhile."""
     REFUSED = "refused"
-    """It leads out of the site, or belongs to another account."""
+    """The path leads out of the site, or the entry belongs to another account."""
     INVALID = "invalid"
     NO_SPACE = "no_space"
     BROKEN = "broken"

@@ -122,7 +122,8 @@ def _look(order: dict[str, Any], file: int) -> int:
         with os.fdopen(file, "rb") as raw:
             for begins, piece in _lines(_unpacked(raw)):
                 look.feed(piece, at_line_start=begins)
-                # For what makes a dump unfit for one database; the result is what `_run` will make of it.
+                # Only to find what makes a dump unfit for one database. The adapted statements are dropped; `_run`
+                # produces them again.
                 deque(splitter.feed(piece), maxlen=0)
             deque(splitter.feed(b"", last=True), maxlen=0)
     except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
@@ -162,7 +163,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
             client.kill()
             raise
         status = client.wait()
-    # Of a dump that has failed the client's last words are the answer.
+    # If the dump failed, no notes follow: the client's last line is the answer.
     for note in adaptation.notes() if status == 0 else ():
         print(note)
     if counter is not None and status == 0:

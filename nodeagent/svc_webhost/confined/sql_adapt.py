@@ -29,7 +29,7 @@ from svc_webhost.confined.sql_statements import MariaDbSplitter, PostgresSplitte
 
 _LONGEST_NOTE: Final = 120
 _MOST_NOTES: Final = 20
-"""Of lines that are no SQL, and of collations: the file decides how many there are."""
+"""The most notes about lines that are not SQL, and about collations: their number is determined by the file."""
 # Text without an end goes up to the end of the statement, so that nothing is searched twice.
 _TEXT: Final = (
     rb"'(?>(?:[^'\\]++|\\.)*)'?|\"(?>(?:[^\"\\]++|\\.)*)\"?|`[^`]*+`?"
@@ -52,8 +52,8 @@ _ALTER: Final = re.compile(
     rb"(?:`[^`]*`|(?!(?:COLLATE|CHARACTER|CHARSET|DEFAULT|COMMENT)\b)[^\s`]++)\s",
     re.IGNORECASE,
 )
-"""Of a database by its name. Without one it is about this database, in whose collation the routines that follow are
-made."""
+"""ALTER DATABASE with a name. Without a name the statement is about the current database, and sets the collation in
+which the following routines are created."""
 _USE: Final = re.compile(rb"USE\s+(?:`(?P<quoted>[^`]+)`|(?P<bare>[^\s;`]+))\s*$", re.IGNORECASE)
 _DEFINER: Final = re.compile(
     rb"""((?:/\*M?!\d*\s*)?(?:CREATE|ALTER)\b(?:\s|\*/|/\*M?!\d*|=|\b(?:OR|REPLACE|AGGREGATE|ALGORITHM|UNDEFINED|MERGE
@@ -97,11 +97,11 @@ class _Adaptation:
         self._replaced: dict[str, str] = {}
         self._definers = 0
         self._unusual = False
-        """Whether the dump has changed what a backslash is in a string: then it is not known where strings end, and
-        nothing more is changed."""
+        """Whether the dump has changed the meaning of a backslash in strings. It is then not known where strings end,
+        so nothing more is adapted."""
         self._messages: list[str] = []
         self._unnamed = 0
-        """Lines that are no SQL beyond those of `_messages`."""
+        """The number of lines that are not SQL, in addition to those in `_messages`."""
         self._databases: dict[str, None] = {}
 
     def notes(self) -> Iterator[str]:
@@ -135,14 +135,16 @@ class _Adaptation:
 
 
 class MariaDbAdaptation(_Adaptation):
-    """`splitter` learns from it what a backslash is: routines come with the mode that they were made in."""
+    """Tells `splitter` whether a backslash escapes in strings: a dump sets, for each routine, the SQL mode in which the
+    routine was created."""
 
     def __init__(self) -> None:
         super().__init__()
         self.splitter = MariaDbSplitter(self)
         self._escapes = True
         self._saved: dict[bytes, bool] = {}
-        """The same at the times when variables of the dump were set to the mode, by their names."""
+        """The value of `_escapes` that each variable of the dump has saved with the SQL mode, by the variable's
+        name."""
 
     def line(self, text: bytes) -> bytes | None:
         if len(self._messages) < _MOST_NOTES:
@@ -209,7 +211,7 @@ class PostgresAdaptation(_Adaptation):
         if self._unusual:
             return text
         if _RESTRICTS.match(text):
-            # Ours comes before it, and is in force up to the end of the file.
+            # Left out, because our own \restrict comes before the dump and is in force up to the end of the file.
             return None
         if found := _CONNECT.match(text):
             self._of_database(found["name"])
@@ -228,7 +230,7 @@ class PostgresAdaptation(_Adaptation):
 
 
 def adaptation_of(dialect: str) -> tuple[MariaDbAdaptation | PostgresAdaptation, Splitter]:
-    """The adaptation of one dump, and what the dump has to be fed to. Feeding raises NoDumpError."""
+    """The adaptation of one dump, and the splitter to which the dump must be fed. Feeding raises NoDumpError."""
     if dialect == "mariadb":
         mariadb = MariaDbAdaptation()
         return mariadb, mariadb.splitter

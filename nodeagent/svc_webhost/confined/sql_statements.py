@@ -24,7 +24,7 @@ _AHEAD: Final = 4096
 
 
 class Rules(Protocol):
-    """What becomes of the parts of a dump; None leaves a part out."""
+    """Returns the replacement of each part of a dump; None leaves the part out."""
 
     def statement(self, text: bytes) -> bytes | None:
         """A statement, without its delimiter."""
@@ -38,7 +38,7 @@ class Rules(Protocol):
 
 @dataclass(frozen=True)
 class _Text:
-    """Text to the engine that has started: how it goes on, and how it ends."""
+    """Text, in the engine's sense, that has started: the patterns of its continuation and of its end."""
 
     body: re.Pattern[bytes]
     end: re.Pattern[bytes]
@@ -49,8 +49,8 @@ def _text(body: bytes, end: bytes) -> _Text:
 
 
 def _repeated(alternatives: bytes) -> bytes:
-    """A pattern of any number of these, that gives nothing back. Written so because Python 3.11.2, Debian 12's, takes
-    the part that has matched of an alternative that fails in `(?:...)*+`."""
+    """A pattern of any number of these alternatives, without backtracking. It is not written as `(?:...)*+`, because
+    there Python 3.11.2 (Debian 12) consumes the matched part of an alternative that fails."""
     return rb"(?>(?:" + alternatives + rb")*)"
 
 
@@ -90,7 +90,7 @@ class Splitter:
         self._size = 0
 
     def feed(self, block: bytes, *, last: bool = False) -> Iterator[bytes]:
-        """Yields what is to be run of all that came so far, but for what depends on the next block."""
+        """Yields the part of the input so far that is to be run, without what depends on the next block."""
         text, at = self._rest + block, self._seen
         known = len(text) if last else len(text) - _AHEAD
         while at < known:

@@ -26,7 +26,7 @@ def names_of(entries: Sequence[ZipInfo]) -> list[bytes | None]:
 
 
 def _could_be_utf_8(entry: ZipInfo) -> bool:
-    """Of one entry by itself that proves little, of a whole archive it does."""
+    """For a single entry this proves little; if it holds for all entries of an archive, it is sufficient."""
     try:
         _raw(entry).decode()
     except UnicodeDecodeError:

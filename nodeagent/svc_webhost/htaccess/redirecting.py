@@ -88,8 +88,8 @@ def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation
 
 
 def _possible(wanted: Redirected) -> bool:
-    # Challenges of the certificate authority must be answered, so their paths are not redirected. These and the next
-    # redirects, whose target is the path itself or lies below it, would be a loop.
+    # Paths of challenges are not redirected, because the certificate authority must get its answer. A redirect to the
+    # path itself, or of a folder to a path below it, would be a loop.
     if wanted.path.startswith(CHALLENGES) or wanted.target == wanted.path:
         return False
     if wanted.below and wanted.target.startswith(wanted.path):

@@ -1,9 +1,10 @@
-"""What the readers of CAA and TXT records make of a value, and what a person means who pastes one.
+"""How the readers of CAA and TXT records interpret a value, and what a person who pastes a value means.
 
 A zone serves any text. Authorities take a CAA value that is not of RFC 8659's form for one that allows nobody, and mail
 servers ignore a policy that starts with a quote; neither says so to anybody.
 
-Rejected: to hold the models of records to this. They also read what a zone has, which stays as it is served.
+Rejected: enforcing this in the models of records. These models also read the records that a zone already has, which
+must stay as they are served.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
         sbin/sendmail        starts the program; covers the server's /usr/sbin/sendmail in the view of a site
         svc_webhost/mail/    the program: `sendmail.py` and what it imports, compiled
 
-Without a relay the program could only refuse. So `sbin` is absent then if the server has a sendmail of its own that can
-work for sites: one that speaks SMTP to a mail server elsewhere, as msmtp's does.
+Without a relay the program could only refuse mail. `sbin` is then absent if the server has a sendmail of its own that
+can work for sites: one that speaks SMTP to a mail server elsewhere, as msmtp's does.
 
 Why: docs/decisions/0057-mail-of-sites.md.
 """
@@ -49,8 +49,8 @@ def sendmail(folders: HostFolders) -> Path:
 
 
 def prepare(folders: HostFolders, *, relay: bool) -> None:
-    """Write the program, and the settings with which PHP finds it; or remove what has sites find it, if they send by
-    the server's own sendmail. `relay`: whether this server has one. Blocks."""
+    """Write the program, and the settings with which PHP finds it. If sites send through the server's own sendmail
+    instead, remove the files that make them find the program. `relay`: whether this server has one. Blocks."""
     package = folders.site_mail / "svc_webhost" / "mail"
     for folder in (folders.site_mail, package.parent, package):
         folder.mkdir(mode=0o755, exist_ok=True)

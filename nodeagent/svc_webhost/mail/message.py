@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Final
 
 MOST_BYTES: Final = 25 * 1024 * 1024
-"""What large providers accept."""
+"""The most bytes of a message: as many as large providers accept."""
 MOST_RECIPIENTS: Final = 1000
 LONGEST_ADDRESS: Final = 254
 

@@ -65,7 +65,7 @@ def _never_shown(endings: str) -> Iterator[str]:
 
 
 def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
-    """The same, but only for existing files; other paths get the site's answer for missing files."""
+    """As `_never_shown`, but only for existing files; other paths get the site's answer for missing files."""
     yield rf'location ~ "(?s)\.(?i:{endings})\s*\z" {{'
     yield "if (-f $request_filename) {"
     yield "return 404;"

@@ -10,9 +10,9 @@ reboot. At its start it finds
   be tried for ever;
 - a trial with a written outcome: it completes the remaining steps.
 
-The previous release may find a database that the new one has already migrated: it may work on it during the trial, and
-afterwards if the outcome says that it was the previous release, since migrations only add what that release can do
-without.
+The new release may have migrated the database before the previous one runs again. The previous release may use that
+database during the trial, and afterwards if the outcome names it as the previous release: migrations only add what that
+release can do without.
 
 A full disk does not prevent going back: an outcome that cannot be written is written once there is room, and until then
 the trial stays.

@@ -23,9 +23,9 @@ _REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_
 
 @dataclass(frozen=True)
 class RepositoryRow:
-    """`site_id` is None if the site was deleted. `known_until`: backups made before this time have expired without a
-    record of the deletion, but at that time the records listed all that existed; None if the records were never
-    complete in this way."""
+    """`site_id` is None if the site was deleted. `known_until`: at this time the records listed every backup that
+    existed. So a backup that is older and has no record has expired, even though its deletion was not recorded. None if
+    the records were never known to be complete."""
 
     id: UUID
     site_id: UUID | None

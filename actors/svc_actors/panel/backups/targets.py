@@ -20,7 +20,7 @@ _COLUMNS: Final = "id, name, settings, sealed_secret"
 
 
 class LocalSettings(TargetSettings):
-    """`marked`: a marker was written into the folder, so that one without it is another folder."""
+    """`marked`: a marker file was written into the folder. If it is missing, another folder is at this path."""
 
     kind: Literal[TargetKind.LOCAL] = TargetKind.LOCAL
     path: str

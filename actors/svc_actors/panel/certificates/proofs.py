@@ -99,8 +99,9 @@ class ZoneProofs:
             raise NamesRefused(" ".join(dict.fromkeys(map(str, refused.values()))), refused)
 
     async def _show(self, zone: str, texts: Mapping[str, Sequence[str]]) -> dict[str, AcmeError]:
-        """Returns why names of this zone cannot be proven, so that those of other zones can be. Raises what says
-        nothing about the names, such as a name server that does not answer: the order continues later."""
+        """Show the proofs of one zone. Returns the reason if names of this zone cannot be proven; names of other zones
+        still can be. Raises a failure that says nothing about the names, such as a name server that does not answer:
+        the order then continues later."""
         try:
             await self._proving.show(self._owner_id, zone, texts)
         except ServiceError as error:

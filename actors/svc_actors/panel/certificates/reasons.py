@@ -70,7 +70,7 @@ class Reasons:
         return Refusal(name, f"{why} The authority says: {problem}", found)
 
     async def worth_another_try(self, challenge: ChallengeType, zones: Sequence[str], left: RefusedName) -> bool:
-        """Whether a name that was left out leads here now, or elsewhere than when it was refused."""
+        """Whether a refused name now leads to this server, or to another place than when it was refused."""
         if challenge is ChallengeType.DNS_01:
             found = await self._nameservers(_zone(left.name, zones)) or ()
             here = self._is_ours(found)

@@ -430,6 +430,7 @@ class SiteCertificates:
 
 
 def _require_owner(locked: SiteRow, site: SiteRow) -> None:
-    """The caller's right was checked when `site` was read; it does not hold for a site that was handed over since."""
+    """Raises not_found if the site was handed over since `site` was read: the caller's right was checked for its
+    previous owner."""
     if locked.owner_id != site.owner_id:
         raise not_found("There is no such site.")

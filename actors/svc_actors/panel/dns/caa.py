@@ -86,8 +86,9 @@ def _relevant(name: str, zone: str, sets: Mapping[str, list[CaaData]], aliases: 
 
 
 def _allowed(records: Sequence[CaaData], order: CertificateOrder, *, wildcard: bool) -> bool:
-    """Wildcards obey issuewild, and issue where there is no issuewild (RFC 8659, section 4.3). Every critical tag that
-    a zone here can have is one that authorities know."""
+    """Whether the records allow the certificate. A wildcard is subject to issuewild, or to issue if there is no
+    issuewild (RFC 8659, section 4.3). Unknown critical tags are not considered: a zone here can have only tags that
+    authorities know."""
     for tag in (CaaTag.ISSUEWILD, CaaTag.ISSUE) if wildcard else (CaaTag.ISSUE,):
         if same := [record for record in records if record.tag is tag]:
             return any(_allows(record.value, order) for record in same)

@@ -18,7 +18,8 @@ from svc_common.errors import ServiceError
 from svc_webhost.knot import RecordType
 
 _ROUNDS: Final = 3
-"""A record leads to a name, which is no alias: names rarely wait for more than one other."""
+"""How many times refused names are tried. A record may lead only to a name that is no alias, so a name rarely waits for
+more than one other name."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class ZoneChange:
 def change_of(
     zone: str, nameservers: Collection[str], there: Sequence[RecordRow], records: Mapping[str, Sequence[NewRecord]]
 ) -> ZoneChange:
-    """`records` is by name. A name whose records conflict with those that another name has now, and will not have
-    then, is tried again after that one."""
+    """`records` is by name. The records of a name may conflict with current records of another name that this change
+    replaces. Such a name is tried again after the other one."""
     change = ZoneChange()
     left: list[NewRecord] = list(there)
     waiting = sorted(records)

@@ -31,8 +31,8 @@ class ZoneWatch:
         """Zones that failed in the last round. The next round compares them even if their serials are equal."""
 
     async def round(self) -> None:
-        """Raises unavailable if Knot does not answer, and the first error of a zone once all had their turn: it is
-        retried."""
+        """Raises unavailable if Knot does not answer. If zones fail, raises the first error after all zones were tried;
+        the next round tries them again."""
         try:
             await self._round()
         except KnotError as error:

@@ -348,7 +348,8 @@ class DnsZone(Actor):
         if agreement.changed and zone.revision == zone.served_revision:
             log.warning("dns.zone_reconciled", zone=self.key, serial=agreement.serial)
         await self._database.transact(work)
-        # Of the revision that Knot has taken, which may be changed already: that is the next agreement's.
+        # The returned zone has the revision that Knot has taken. If the zone was changed meanwhile, the next agreement
+        # makes Knot take that change.
         return replace(zone, served_revision=zone.revision, serial=agreement.serial, problem=None)
 
     async def _disagreed(self, zone: ZoneRow, error: KnotError) -> ZoneRow:

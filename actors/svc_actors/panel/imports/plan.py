@@ -159,7 +159,8 @@ def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
 
 
 def uploads_of(account: Account, site: FoundSite, choices: Choices = NO_CHOICES) -> list[str]:
-    """Folders of uploads in which no PHP is to be run. The web server closes that of every WordPress anyway."""
+    """Folders of uploads in which no PHP may run. In the upload folder of a WordPress, the web server prevents that
+    anyway."""
     wordpress = any(is_wordpress_database(site, database) for database in account.databases)
     chosen = [path for path in site.uploads if choices.wants(Kind.CONFIGURATION, f"{site.domain}{path}")]
     return [path for path in chosen if not (wordpress and path == "/wp-content/uploads")]

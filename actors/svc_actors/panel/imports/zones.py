@@ -1,12 +1,14 @@
-"""Imported zones as they will be here. Pure: plan, application and verification ask the same.
+"""Computes imported zones as they will be on this server. Pure functions, which the plan, the import and its
+verification share.
 
 A zone answers every question as on the old host, except that the names of imported sites lead to this server. Services
 of these names that are not imported stay where they were:
 
-- A name that was an alias of a site, and is none itself (`mail`, `ftp` in zones of cPanel), gets the records that the
-  site had. As an alias it would lead to this server.
-- Where MX, SRV and NS records led to the name of a site, they lead to a name with the addresses that the site had.
-- Where they led to another alias, which they must not (RFC 2181, section 10.3), they lead to the name behind it.
+- A name that is an alias (CNAME) of a site's name, and is not a name of the site itself (`mail`, `ftp` in zones of
+  cPanel), gets the records that the site had. As an alias it would lead to this server.
+- MX, SRV and NS records that led to the name of a site now lead to a name with the addresses that the site had.
+- MX, SRV and NS records that led to another alias, which RFC 2181 (section 10.3) forbids, now lead to the name behind
+  the alias.
 
 Rejected: to import the records of a name together or not at all. One bad record would take the address and the mail of
 the domain with it.
@@ -34,11 +36,11 @@ from svc_webhost.knot.names import is_within, to_ascii
 ADDRESSES: Final = (RecordType.A, RecordType.AAAA)
 _LEADING: Final = (*ADDRESSES, RecordType.CNAME)
 _LONGEST_CHAIN: Final = 8
-"""Aliases in a row that are followed."""
+"""The most aliases in a row that are followed."""
 _MOST_ADDRESSES: Final = 32
-"""Of one name. Records that lead to it may each need a copy."""
+"""The most addresses of one name: each record that leads to the name may need a copy of them."""
 _MOST_TERMS: Final = 100
-"""Of an SPF record."""
+"""The most terms of an SPF record."""
 _NAMED: Final = 10
 
 
@@ -101,7 +103,7 @@ class Answers:
         return ()
 
     def addresses(self, name: str) -> list[NewRecord]:
-        """Its A and AAAA records, or those behind its aliases."""
+        """The A and AAAA records of the name, or of the name behind its aliases."""
         return list(islice((each for each in self.behind(name) if each.type in ADDRESSES), _MOST_ADDRESSES))
 
 
@@ -143,7 +145,8 @@ class ImportedZones:
     def _moved(
         self, zone: str, records: Sequence[NewRecord], changed: list[str], left: list[tuple[str, str]]
     ) -> list[NewRecord]:
-        """With the names of sites at this server, and everything else where it was."""
+        """The records, changed so that names of sites lead to this server and all other names lead to where they led
+        before."""
         moved: list[NewRecord] = []
         staying: dict[str, list[str]] = defaultdict(list)
         for record in records:
@@ -174,7 +177,8 @@ class ImportedZones:
                 continue
             moved += [NewRecord(name, leading[0].ttl, data) for data in self._addresses]
             if not before.has(name):
-                # The wildcard that answered for it does so no longer.
+                # The name now has records of its own, so the wildcard no longer answers for it: its other records are
+                # copied.
                 moved += [replace(each, name=name) for each in there if each.type not in _LEADING]
             changed.append(f"{name} leads to this server")
         for target, names in staying.items():
@@ -184,10 +188,10 @@ class ImportedZones:
     def _retargeted(
         self, zone: str, records: Sequence[NewRecord], changed: list[str], left: list[tuple[str, str]]
     ) -> list[NewRecord]:
-        """With MX, SRV and NS records that lead to where they led, and to no alias."""
+        """The records, with MX, SRV and NS records that lead to the same servers as before, and to no alias."""
         answers = Answers(records)
         made: list[NewRecord] = []
-        # Names that have the old addresses, by these.
+        # The new names that have old addresses of sites, by these addresses.
         mail, names = f"mail.{zone}", dict[frozenset[RecordData], str]()
         if mail not in self._names:
             names[frozenset(each.data for each in answers.at(mail) if each.type in ADDRESSES)] = mail

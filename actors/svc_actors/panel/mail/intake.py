@@ -3,12 +3,13 @@
 Invariants:
 - the kernel says which account has connected (SO_PEERCRED), hence which site sends; nothing that the program says
   changes this;
-- "accepted" is said once the message is on disk and its rows are committed, and of a message that is handed in twice
-  (its program lost the answer) the second answer is the first;
+- "accepted" is sent only once the message is on disk and its rows are committed. If a program that lost the answer
+  hands a message in twice, it gets the first answer again;
 - a message is handed in over one connection at a time, and is not replaced once it is accepted;
 - lines of a message end with CRLF, and it has no other CR or LF and no NUL, whatever has connected: servers on the way
   that take such bytes for line ends would read further mails in it (SMTP smuggling);
-- From names no domain of another customer of this server, as far as the program tells it truly;
+- the header From names no domain of another customer of this server, provided that the program reports the header
+  truthfully;
 - a connection lasts `MAIL_SECONDS` at most, a site has `MOST_OF_A_SITE` at a time and all sites `MOST`: a program that
   sends a byte a minute stops nobody but its own site;
 - bytes are copied and counted, never parsed; the line before them has bounds, and what is not exactly as it has to be
@@ -158,7 +159,7 @@ class Intake:
                 pass
             finally:
                 self._connections[uid] -= 1
-                # A counter keeps what is 0.
+                # This drops the entries that are 0, which a Counter would otherwise keep.
                 self._connections += Counter()
 
     async def _answer(self, connection: trio.socket.SocketType, uid: int) -> None:
@@ -221,7 +222,7 @@ class Intake:
         """Decide, and write the rows. The lock of the site's row makes its mails count one after the other."""
         current = await lock_site(tx, site.id)
         if await queue.is_accepted(tx, message):
-            # By a connection that ended while it committed.
+            # The message was accepted already, over a connection that ended during the commit.
             return None
         if (refusal := await self._gate(tx, current)) is not None:
             return refusal

@@ -142,7 +142,8 @@ class DkimKeys:
                 )
             await self._store(owner_id, key, sealed)
         except ServiceError:
-            # It would count to `MOST_PUBLISHED` until the sweep finds it. The name server is not waited for.
+            # Withdrawn at once: otherwise the record would count towards `MOST_PUBLISHED` until the sweep removes it.
+            # This does not wait for the name server.
             await self._actors.ref(DnsZone, zone).ask(DnsZone.withdraw, _REMOVING, key.record, [key.text])
             raise
         log.info("mail.dkim_key_made", zone=zone, selector=key.selector)

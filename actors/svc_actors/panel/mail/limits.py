@@ -32,7 +32,7 @@ class MailCounts:
 
 
 async def limits_of(queryable: Queryable, site_id: UUID) -> MailLimits:
-    """Of the site as an administrator has set them, else of its owner's plan, else of the server."""
+    """The site's limits as an administrator has set them, else those of its owner's plan, else those of the server."""
     row = await queryable.fetchone(
         """
         SELECT coalesce(own.mails_per_hour, plan.mails_per_hour,

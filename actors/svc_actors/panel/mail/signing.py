@@ -2,8 +2,8 @@
 
 The tenant's process has computed what a signature covers (`svc_webhost.mail.dkim`); here it is text of bounded length
 that is hashed and not parsed. A site gets signatures only for its own names, those above them, and zones that this
-server has for its owner. A tenant who hands in something else than the message's own gets a signature that does not
-verify, and of nothing that they could not send anyway.
+server has for its owner. A tenant who hands in other data than the message's own gets a signature that does not verify,
+and that covers nothing which the tenant could not send anyway.
 
 Mail is signed only once the key's public half is served: until then receivers could not verify a signature.
 

@@ -3,7 +3,7 @@
 Invariants:
 - a file has its name only once it is whole and on disk, before the rows are written that name it;
 - a file without a queued row is removed: by the delivery at once, else by the sweep;
-- the room that open writes may still need is taken: together they leave `LEAST_FREE`;
+- the room that unfinished writes may still need counts as used, so that all of them together leave `LEAST_FREE`;
 - the folder is root's alone; the core copies bytes and reads nothing in them.
 """
 
@@ -64,7 +64,7 @@ class Spool:
 
     async def write(self, message: UUID, size: int, receive: Receive) -> None:
         """Store `size` bytes; `receive` returns at most as many as its argument says. Raises `SpoolError`, and what
-        `receive` raises, which is no `OSError`."""
+        `receive` raises. `receive` must not raise an `OSError`, which would become a `SpoolError`."""
         if not self.has_room(size):
             raise SpoolFullError("the disk is nearly full")
         part = self._path(message).with_suffix(f".{token_hex(8)}{_PART}")
