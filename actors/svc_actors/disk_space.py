@@ -14,8 +14,9 @@ from svc_actors.store import Queryable
 
 MIB: Final = 1024 * 1024
 _CALM: Final = 2
-"""Percentage points that a disk must fall below a threshold before its alert is closed. For free space it is an eighth
-more than the threshold. A figure that oscillates around a threshold thus opens one alert only."""
+"""Percentage points that a disk must fall below a threshold before its alert is closed. An alert about little free
+space is closed when an eighth more than its threshold is free. A figure that oscillates around a threshold thus opens
+one alert only."""
 
 
 class DiskLevel(StrEnum):

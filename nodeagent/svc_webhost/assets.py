@@ -1,12 +1,12 @@
 """Names of the files that pages load: scripts, styles, pictures, fonts.
 
-`ASSETS`: a missing one is answered with 404, also by a site that answers every other path with its page. A browser that
-gets a page instead of a script refuses it and shows nothing, which looks like a fault of the program; and caches would
-keep the page under the script's name.
+`ASSETS`: a missing file of this kind is answered with 404, even on a site that answers every other path with its page.
+A browser that gets a page instead of a script refuses it and shows nothing, which looks like a fault of the program.
+Caches would also keep the page under the script's name.
 
 `HASHED`: names that contain a hash of their content, as bundlers write them. The file of such a name never changes, so
-browsers need not ask for it again. A name that only looks like one would be kept for a year, and its next version not
-seen, so letters and digits count as a hash only if they are hardly anything else:
+browsers need not ask for it again. If a name only looked like that, browsers would keep the file for a year and miss
+its next version. So letters and digits count as a hash only if they can hardly be anything else:
 
 - hexadecimal, from 8 digits on, with a digit and a letter: neither a date (`20240101`) nor a word (`deadbeef`);
 - in names of scripts and styles, 8 letters, digits, `-` and `_` as Rollup writes them (Vite, Nuxt, SvelteKit,
@@ -35,8 +35,8 @@ _MEDIA: Final = (
     "|mp4|webm|ogv|mov|m4v|mp3|ogg|oga|wav|flac|m4a|aac|opus|vtt"
 )
 ASSETS: Final = f"{_PROGRAMS}|{_MEDIA}|map|wasm|json|webmanifest|xml|txt|pdf|zip|gz"
-"""Endings, as alternatives of an expression. Programs, robots and people read the last ones: a page with the status 200
-in place of robots.txt would be taken for its text."""
+"""Endings, as alternatives of an expression. Programs, robots and people read the last of these: a page with status 200
+instead of robots.txt would be taken for its text."""
 
 _HEX: Final = "(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]"
 _EIGHT: Final = "[A-Za-z0-9_-]{8}"

@@ -10,7 +10,7 @@ The actor decides what to do next (`step`). `Keeper` does it, which may take min
   the authority's error, and the current certificate stays in use;
 - where only some names were refused, the others get a certificate (`left_out`); an alert names those left out as long
   as the certificate is without them;
-- a series of failed attempts, and a name that is left out, is reported through `Issuing.tell` once.
+- a series of failed attempts, and a name that is left out, is reported through `IssuingServices.tell` once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from svc_actors.store import Caller, Database, Record, Target, Transaction, audi
 from svc_common.errors import ErrorCode, ServiceError, not_found
 
 MOST_UNDER_WAY: Final = timedelta(hours=1)
-"""An order that is not completed by then is given up."""
+"""How long an order may be under way before it is given up."""
 AWAY_SO_OFTEN: Final = 8
 """Attempts in a row, about an hour, after which an unreachable authority is reported: it mostly comes back by itself,
 and the current certificate is valid for weeks."""

@@ -1,4 +1,4 @@
-"""What the actor of a certificate and those who work for it tell each other: the next step, and what came of it."""
+"""The messages between a certificate's actor and the `Keeper` that works for it: the next step, and its result."""
 
 from __future__ import annotations
 

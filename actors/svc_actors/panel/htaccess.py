@@ -157,7 +157,7 @@ def _wish(told: dict[str, Any]) -> Wish:
 
 
 async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
-    """The site's part of `host.htaccess.situation.Situation`, whatever the folder."""
+    """The site's part of `svc_webhost.htaccess.situation.Situation`, whatever the folder."""
     redirects = await queryable.fetch(
         "SELECT path, target, status, below FROM site_redirects WHERE site_id = $1", site.id
     )

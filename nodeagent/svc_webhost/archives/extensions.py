@@ -1,5 +1,5 @@
 """PHP extensions that a site needs, from its own files: requirements in composer.json, and extensions that php.ini and
-.user.ini of its folders load. Also those of its old host, if known (`host.archives.fetched`)."""
+.user.ini of its folders load. Also those of its old host, if known (`svc_webhost.archives.fetched`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An archive that was fetched from another host by SSH (`host.confined.fetch`): the folders of a site by their paths
+"""An archive that was fetched from another host by SSH (`svc_webhost.confined.fetch`): a site's folders by their paths
 there, a dump of its database and, as the first entry, a description.
 
     svc-import.json              {"domain": ..., "folders": [the document root, others], "database": a name or null}

@@ -1,4 +1,4 @@
-"""An archive of a site's files, with dumps of its databases among them or not: the kind that people pack by hand.
+"""An archive of a site's files as people pack it by hand, with or without dumps of the site's databases.
 
 The document root is the outermost folder with an index page. The domain must be given for the import, unless the parent
 folder's name looks like one.

@@ -1,4 +1,4 @@
-"""Rewrites wp-config.php in place, in its site (`archives.wpconfig`)."""
+"""Rewrites wp-config.php in place, in its site (`archives.applications`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the .htaccess files of a site (`host.htaccess`), judged where they lie: their texts are a tenant's.
+"""Judges the .htaccess files of a site (`svc_webhost.htaccess`) in its helper, because a tenant writes their texts.
 
 The payload is a JSON object, what the panel knows of the site:
 

@@ -221,7 +221,7 @@ class JudgeHtaccess(FileRequest):
 @dataclass(frozen=True)
 class RewriteConfiguration(FileRequest):
     """Rewrite constants and folders of the wp-config.php at `path`: the payload is a JSON object, `values` and `paths`
-    as `archives.wpconfig.rewritten` takes them. `problem` of the result: why it was left as it is."""
+    as `archives.applications.rewritten` takes them. `problem` of the result: why it was left as it is."""
 
     kind = "rewrite_configuration"
     parses = True

@@ -38,7 +38,7 @@ class DiskBudget:
 
 def copy_content(source: int, target: int, room: DiskBudget) -> int:
     """Copy the content of a file into an empty one, preserving holes. Returns how many bytes were written; OSError as
-    `Room.take`, and EFBIG if the size exceeds this process's limit."""
+    `DiskBudget.take`, and EFBIG if the size exceeds this process's limit."""
     written = at = 0
     # The size is set first, so that a file that is too large is refused before anything is written.
     os.ftruncate(target, os.fstat(source).st_size)

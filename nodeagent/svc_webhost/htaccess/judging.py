@@ -48,7 +48,7 @@ _CACHING: Final = {
     "connection",
     "keep-alive",
 }
-# Headers that nginx adds to the answers of every site anyway (host/nginx).
+# Headers that nginx adds to the answers of every site anyway (`svc_webhost.nginx`).
 _ADDED: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "sameorigin",

@@ -80,8 +80,8 @@ class Keeper:
             due = min((held.due for held in self._held.values()), default=float("inf"))
             timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
             for key, _ in self._selector.select(timeout):
-                # One request of this round may wake a service whose socket is ready in the same round. `Held._demanded`
-                # checks the phase, so a call that comes too late does nothing.
+                # One request of this round may wake a service whose socket is ready in the same round.
+                # `ManagedService._demanded` checks the phase, so a call that comes too late does nothing.
                 key.data()
 
     def _adopt(self, name: str) -> None:

@@ -45,7 +45,7 @@ USAGE, UNAVAILABLE, TEMPORARY, NOT_PERMITTED = 64, 69, 75, 77
 AWAY_SECONDS: Final = 10.0
 REFUSED_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 40.0
-"""More than the core takes for a message."""
+"""Longer than the core takes for a message."""
 _INPUT_SECONDS: Final = 120.0
 """Between two pieces of standard input."""
 _DIALOGUE_SECONDS: Final = 300.0
@@ -53,7 +53,7 @@ _DIALOGUE_SECONDS: Final = 300.0
 _LONGEST_LINE: Final = 65536
 _LONGEST_SCRIPT: Final = 200
 _MOST_KEPT: Final = 500
-"""As `keep_mail.php` has it."""
+"""The same limit as in `keep_mail.php`."""
 _SOCKET: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 2, "mail.sock")
 _INTERPRETERS: Final = ("sh", "bash", "dash", "python", "perl", "ruby", "node", "php")
 _TAKEN_OPTIONS: Final = frozenset({"-i", "-oi", "-t", "-bs", "-bm", "-U", "-n", "-v", "-m", "-G"})
@@ -238,7 +238,7 @@ def _program_of_parent() -> str:
 
 
 def _keep(content: bytes) -> None:
-    """As PHP of a staging copy keeps its mail: in private/mail."""
+    """Keep the message in private/mail, as PHP of a staging copy does."""
     folder = os.path.join(os.environ.get("HOME", "/"), "private", "mail")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -382,7 +382,8 @@ def _path(rest: str, word: str) -> str | None:
 
 
 def _sender(text: str) -> str | None:
-    """None for a sender without a domain, as programs give the account's name: the core puts in another."""
+    """The sender's address; None if it has no domain, as when a program gives the account's name: the core then uses
+    another sender."""
     plain = text.strip().strip("<>")
     if "@" not in plain:
         return None
@@ -410,7 +411,7 @@ def _piece(seconds: float) -> bytes:
 
 
 def _until_dot(raw: bytes) -> bytes:
-    """The message before a line with a dot alone, which ends it for programs that do not say -i."""
+    """The part of the message before a line with only a dot, which ends the message unless the program has given -i."""
     if raw.startswith((b".\n", b".\r\n")):
         return b""
     ends = [end for mark in (b"\n.\n", b"\n.\r\n") if (end := raw.find(mark)) >= 0]

@@ -2,8 +2,9 @@
 
 `#sql-temptable-PID-SESSION-N.MAD` is a table of a session, its number in hexadecimal digits. Sorting uses files without
 a name, which nothing connects with a session: the session with the longest running statement is held responsible.
-Rejected: the session in state sorting. The files stay until the last row was read, while the state ends once they are
-complete. So a slow reader, or one that creates an index (`altering table`), had others ended in its place.
+Rejected: holding the session in the state `sorting` responsible. This state ends once the files are complete, but the
+files stay until the last row was read. So other sessions were ended instead of one that read slowly or created an index
+(`altering table`).
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ async def change_image(
 
 
 def require_sound(platform: Platform) -> None:
-    """Raises invalid for a TPM with a BIOS: a BIOS measures nothing into the TPM to which a current system would
-    seal."""
+    """Raises invalid for a TPM with a BIOS: a BIOS measures nothing into the TPM, so a current system has nothing to
+    seal its secrets to."""
     if platform.tpm is not Tpm.NONE and platform.firmware is Firmware.BIOS:
         raise wrong_field("tpm", "needs the firmware uefi or uefi_secure")
 

@@ -5,8 +5,8 @@ database creates its record, which never changes; its file is written if it is m
 image, and migrations of machines, backups and volumes need no special case.
 
 The rescue system is stored as an image: nodes fetch it like any image's file. So an upgrade of the controller installs
-its rescue system. If an administrator has disabled it, it stays disabled; one that they add is an image of the same
-kind.
+its rescue system. If an administrator has disabled the rescue system, it stays disabled. A rescue system that they add
+themselves is an image of the same kind.
 """
 
 from __future__ import annotations

@@ -243,8 +243,8 @@ class LiveWork:
 
 
 def follows(refusal: HostRefused | LostWithNode) -> bool:
-    """Whether the refusal says only that the other end has gone, so that the other end's reason is the better one.
-    False sorts first in `min`."""
+    """Whether the refusal says only that the other end has gone. The other end's reason is then the better one: as a
+    key of `min`, False comes first."""
     return isinstance(refusal, HostRefused) and refusal.failure in (FailureCode.INTERRUPTED, None)
 
 

@@ -1,4 +1,5 @@
-"""Where a machine could move: every other node, judged by what it has reported and what is promised of it.
+"""Where a machine could move: every other node, judged by what it has reported and by which of its resources are
+promised already.
 
 A machine that is off moves `offline`. A running machine moves `live` if the other host could continue its guest;
 otherwise by a `restart`, and the reasons say why: another processor, another accelerator, a missing machine type, an

@@ -1,7 +1,7 @@
 """When sites are backed up, and which backups are kept: the rules, and the only writer of `backup_schedules`.
 
-Kept are the last backups, and the last of each of the last days, weeks and months that have one (as in `restic forget
---keep-daily`). The newest is always kept. All times are UTC.
+A number of the last backups is kept, and the last backup of each of the last days, weeks and months that have one (as
+in `restic forget --keep-daily`). The newest backup is always kept. All times are UTC.
 """
 
 from __future__ import annotations

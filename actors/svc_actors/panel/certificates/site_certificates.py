@@ -5,7 +5,7 @@ that are due, and works on a few of them at a time. A certificate is recorded, w
 to the web server; then it is compared with the certificate that visitors see (`served`).
 
 Invariants: only the customer replaces an uploaded certificate; a certificate is served until a better one is there; an
-order continues across restarts, and a name that cannot be proven keeps no other from its certificate
+order continues across restarts, and a name that cannot be proven does not keep other names from getting a certificate
 (`svc_actors.certificates`).
 
 Why: docs/decisions/0016-own-acme-client.md.

@@ -1,7 +1,8 @@
 """Which names of a zone its CAA records keep the panel's certificate authority from certifying (RFC 8659).
 
 Only the sites whose certificates the panel orders count: a customer's own certificate may be of any authority. A record
-that forbids is served all the same, since it may be meant so; the zone has a warning as long as it does.
+that forbids the panel's authority is served all the same, since its owner may intend that; the zone has a warning as
+long as it has such a record.
 """
 
 from __future__ import annotations

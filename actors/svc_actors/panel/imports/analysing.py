@@ -1,4 +1,4 @@
-"""The job that reads an archive, in a process that can do nothing but report its content (`host.confined.survey`)."""
+"""The job that reads an archive, in a process that can only report its content (`svc_webhost.confined.survey`)."""
 
 from __future__ import annotations
 

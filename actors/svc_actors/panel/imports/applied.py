@@ -104,7 +104,7 @@ def site_password_files(applied: Applied, source: FoundSite) -> dict[str, str]:
 
 
 def outside_password_files(applied: Applied, source: FoundSite) -> dict[str, str]:
-    """A map as `kept_passwords`, for the needed files that lie elsewhere in the archive."""
+    """A map like that of `site_password_files`, for needed password files that lie elsewhere in the archive."""
     kept = site_password_files(applied, source)
     needed = {
         each.file: number

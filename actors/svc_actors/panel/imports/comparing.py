@@ -1,6 +1,6 @@
 """Compares the answers of an old and a new host to one URL. Pure functions.
 
-Pages are compared by their words, in the helper of the site's files (`host.confined.pages`), because a page is
+Pages are compared by their words, in the helper of the site's files (`svc_webhost.confined.pages`), because a page is
 untrusted input from either host. Everything else is compared byte by byte.
 """
 

@@ -1,6 +1,6 @@
 """Compares an imported site with its source: the rows of its tables, its PHP version and the PHP extensions.
 
-The rows of a table are counted in the dump while it is loaded (`host.confined.sql_rows`), and right afterwards in the
+A table's rows are counted in the dump while it is loaded (`svc_webhost.confined.sql_rows`), and right afterwards in the
 database, with a checksum. So a row that was lost during the import, which blocks the verification, can be distinguished
 from a row that was written here since, which is only reported. The old host is not needed again; its credentials are
 deleted by then.

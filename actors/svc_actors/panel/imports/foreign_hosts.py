@@ -102,7 +102,7 @@ class ForeignHosts(Protocol):
 
 
 class SystemForeignHosts:
-    """Uses this server's OpenSSH, in a process that can do nothing else (`host.confined.fetch`)."""
+    """Uses this server's OpenSSH, in a process that can do nothing else (`svc_webhost.confined.fetch`)."""
 
     async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
         said: list[str] = []

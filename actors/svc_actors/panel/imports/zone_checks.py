@@ -91,7 +91,8 @@ class ZoneChecks:
         return [f"{target}: {problem}" for target, problem in problems.items()]
 
     async def _found(self, owner_id: UUID, name: str) -> Collection[str]:
-        """The addresses of a name: from the owner's zones here, which the DNS may not ask yet, or from the DNS."""
+        """The addresses of a name: from the owner's zones on this server, which may not be delegated to it yet, or else
+        from the DNS."""
         labels = name.split(".")
         zone = await self._database.fetchval(
             "SELECT name FROM dns_zones WHERE owner_id = $1 AND name = ANY($2) ORDER BY length(name) DESC LIMIT 1",

@@ -76,7 +76,7 @@ INTERRUPTED: Final = JobError(
 
 @dataclass(frozen=True)
 class NewJob:
-    """`steps`: names of methods of its work, in order, for example `remove_files`. `parameters`: JSON input of the
+    """`steps`: names of methods of its work, in order, for example `remove_databases`. `parameters`: JSON input of the
     work, without secrets. `site_id` is required for the class `sites`; `owner_id` is the person that it belongs to."""
 
     kind: str

@@ -21,7 +21,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True)
 class ReleaseCheck:
-    """`line` is the newest manifest, None if there was none; the other fields are as in the `Look` of packages."""
+    """`line` is the newest manifest, None if there was none; the other fields are as in
+    `updates.records.UpdateCheck`."""
 
     looked_at: datetime | None
     tried_at: datetime

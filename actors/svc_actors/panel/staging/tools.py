@@ -1,7 +1,7 @@
 """Functions shared by all work on staging copies: both sites, their files and tables as they are now, and room on the
 disk.
 
-Files are copied and dumps are rewritten by programs (`host/staging`), and tables are read as the owner of their
+Files are copied and dumps are rewritten by programs (`svc_webhost.staging`), and tables are read as the owner of their
 database: both belong to the customer, who can change them meanwhile.
 """
 
@@ -67,7 +67,7 @@ class Tools:
         return folder
 
     async def remove_folder(self, job_id: int) -> None:
-        # Errors are ignored: `Undoing.round` finds folders that are left, and tries again.
+        # Errors are ignored: `PushRollback.round` finds folders that are left, and tries again.
         await trio.to_thread.run_sync(partial(remove_tree, self.folder(job_id), ignore_errors=True))
 
     async def configured(self, site: SiteRow) -> ConfiguredDatabase:
