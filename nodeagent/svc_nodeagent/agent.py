@@ -2,10 +2,10 @@
 
 Invariants:
 
-- it reconnects without end, with jittered exponential back-off; only an operator stops it;
-- the certificate is renewed at two thirds of its lifetime over the open channel; the new certificate replaces the old
-  one's file only once the controller has welcomed a connection made with the new one; until then the old connection
-  stays in use.
+- it reconnects for ever, with jittered exponential back-off, until an operator stops it;
+- the certificate is renewed over the open channel at two thirds of its lifetime. The file of the new certificate
+  replaces that of the old one only once the controller has welcomed a connection made with the new certificate; until
+  then the old connection stays in use.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SKEW_TOO_MUCH = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds. A pause before a reconnection is drawn evenly from between half of the current back-off and all of it.
+    """Times in seconds. The pause before a reconnection is random, between half of the current back-off and all of it.
     The back-off grows by `growth` up to `longest_pause` and starts again after a connection that held for
     `settled_after`. With a growth of one half, the last pause is a third of the outage: after a controller was
     replaced, agents wait little longer than the replacement took."""
@@ -94,8 +94,8 @@ class Agent:
         self._upgrader = upgrader
         self.enrolment = folder.read_enrolment()
         self.identity = Identity.load(folder.identity, folder.authority)
-        # A renewed certificate that was not proven yet may be left by a process that died: the controller may already
-        # accept only this one.
+        # A process that died may have left a renewed certificate with which it had opened no connection yet. The
+        # controller may accept only this certificate by now.
         self._unproven = _load_unproven(folder)
         self.boot_id = str(uuid4())
         self._journal = journal
@@ -110,7 +110,7 @@ class Agent:
         self._stop = trio.Event()
         self._interrupted = tuple(journal.started)
         self.offline_reason: str | None = None
-        """Why the last connection ended; kept until there is a new connection."""
+        """Why the last connection ended; None again once there is a new connection."""
         self._log = log.bind(node_id=str(self.enrolment.node_id))
         self._host: Host
         self._dispatcher: Dispatcher
@@ -125,7 +125,7 @@ class Agent:
         return self._live is not None
 
     def stop(self) -> None:
-        """Stop in order: take nothing new, let running operations end, then close the connection."""
+        """Shut down gracefully: accept no new operations, let running ones end, then close the connection."""
         self._stop.set()
 
     def renew_certificate(self) -> None:
@@ -154,7 +154,8 @@ class Agent:
                 self._nursery.cancel_scope.cancel()
 
     async def open_console(self, operation: ConsoleOpen) -> None:
-        """Join the guest's console to a stream that the controller waits for; the relay outlives the operation."""
+        """Join the guest's console to a stream that the controller waits for. The relay continues after the operation
+        has ended."""
         console = await self._host.open_console(operation.vm_id, operation.kind)
         try:
             stream = await self.open_stream(operation.stream_token)
@@ -234,7 +235,7 @@ class Agent:
             agent_version=agent_version(),
             boot_id=self.boot_id,
             release=self._upgrader.release if self._upgrader is not None else None,
-            unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the controller asks for the rest
+            unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the controller asks for the others
         )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
@@ -275,8 +276,8 @@ class Agent:
             self._dispatcher.domain_changed(change)
 
     async def _keep_certificate(self) -> None:
-        """Ask for a new certificate when it is time, and again until there is one. The wall clock is read in short
-        steps, so a clock that jumps delays a renewal by a minute at most."""
+        """Request a new certificate when it is due, and repeat that until there is one. The wall clock is read at short
+        intervals, so a clock that jumps delays the renewal by at most a minute."""
         while True:
             while not self._renew.is_set() and datetime.now(UTC) < self.identity.renew_at:
                 with trio.move_on_after(_RENEWAL_POLL):
@@ -321,8 +322,8 @@ class Agent:
 
 
 def _load_unproven(folder: AgentFolder) -> Identity | None:
-    """The renewed identity with which no connection has been opened yet, if there is one. A file of it that cannot be
-    used is removed."""
+    """The renewed identity with which no connection has been opened yet, if there is one. If its file cannot be used,
+    the file is removed."""
     if not folder.next_identity.exists():
         return None
     try:

@@ -1,6 +1,7 @@
-"""Signature version 4 of AWS, as servers of S3 and STS require it, for whole requests whose query names are unique.
+"""AWS Signature Version 4, which servers of S3 and STS require. Limited to requests whose body is known in full and
+whose query has each name once.
 
-Both ends sign: the controller asks an STS for temporary keys, an agent lists what its keys let it see.
+Used by the controller, which requests temporary keys from an STS, and by agents, which list a folder of a bucket.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The host calls of an operation: calls of libvirt, programs, downloads, each with its time and its error.
+"""Records the calls that an operation makes on the host (libvirt, programs, downloads), each with its duration and its
+error.
 
-Calls are noted only for an operation that is part of a trace (`Request.traceparent`); the operation's result carries
-them to the controller, which turns them into spans. Calls that the host makes on its own, or without an operation, are
-not noted.
+Calls are recorded only for an operation that is part of a trace (`Request.traceparent`). The operation's result
+contains them, and the controller turns them into spans. Calls outside of an operation are not recorded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _CALLS: ContextVar[list[HostCall] | None] = ContextVar("svc_nodeagent.calls", de
 
 
 def note_calls() -> list[HostCall]:
-    """Note the calls of this task, and of those that it starts, from now on: they appear in the list in the order in
-    which they ended."""
+    """Record from now on the calls of this task and of the tasks that it starts. They are added to the returned list in
+    the order in which they end."""
     calls: list[HostCall] = []
     _CALLS.set(calls)
     return calls
@@ -31,7 +31,7 @@ def note_calls() -> list[HostCall]:
 
 @contextmanager
 def host_call(name: str) -> Iterator[None]:
-    """Note what runs in this block as one call of the host."""
+    """Record this block as one call."""
     calls = _CALLS.get()
     if calls is None:
         yield

@@ -182,7 +182,8 @@ def _given(variable: str) -> str:
 
 @contextmanager
 def _only_one(folder: AgentFolder) -> Iterator[None]:
-    """Hold the lock of the data folder. Two agents on one journal would each execute what the other has journalled."""
+    """Hold the lock of the data folder for the length of the block. With two agents on one journal, each would execute
+    operations that the other has executed."""
     if not folder.path.is_dir():
         raise NotEnrolled(f"{folder.path} does not exist; run the command that the controller shows for a new node")
     with folder.lock.open("w") as lock:

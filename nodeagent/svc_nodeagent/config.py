@@ -40,12 +40,13 @@ class AgentFolder:
 
     @property
     def next_identity(self) -> Path:
-        """A renewed identity that has not yet opened a connection."""
+        """The file of a renewed identity with which no connection has been opened yet."""
         return self.path / "identity.next.pem"
 
     @property
     def enrolment_key(self) -> Path:
-        """The key of an enrolment under way: asked again with the same key, the controller repeats its answer."""
+        """The file with the key of an enrolment that has no answer yet. If the request is repeated with the same key,
+        the controller repeats its answer."""
         return self.path / "enrolment-key.pem"
 
     @property

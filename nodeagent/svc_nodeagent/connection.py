@@ -1,9 +1,9 @@
-"""One connection to the controller's gateway: dial, say hello, then exchange frames until either side is gone.
+"""One connection to the controller's gateway: dial, send `Hello`, then exchange frames until the connection ends.
 
 Invariants:
 
-- a connection counts as made when `Welcome` has arrived, and everything before has a deadline;
-- it is considered dead if a ping is not answered within three heartbeats, whatever TCP believes;
+- a connection counts as established once `Welcome` has arrived; everything before that has a deadline;
+- the connection is considered dead if a ping is not answered within three heartbeats, even if TCP reports no error;
 - an invalid frame ends the connection, and the log says which frame was invalid;
 - the protocol's version is agreed on before the hello; if the controller speaks none of the agent's versions, the
   connection ends with a reason that says so.
@@ -95,8 +95,8 @@ async def dial_stream(enrolment: Enrolment, identity: Identity, token: str) -> t
 
 
 class Connection:
-    """`run` never returns: it raises `NotConnected` when the connection ends. `welcomed` is called once the connection
-    is made, `received` for every frame after that; neither may block."""
+    """`run` never returns: it raises `NotConnected` when the connection ends. `welcomed` is called once when the
+    connection is established, and `received` for every frame after that; neither may block."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Connection:
         self._closing = False
 
     def close(self) -> None:
-        """Close the connection from this side, in order."""
+        """Close the connection gracefully from this side."""
         self._closing = True
         self._scope.cancel()
 
@@ -198,8 +198,8 @@ class Connection:
         return version
 
     async def _fail_with(self, stream: _Watched) -> None:
-        """Raise `NotConnected` when the stream has ended. The websocket library does not notice an end before its own
-        handshake."""
+        """Raise `NotConnected` when the stream has ended. Needed because the websocket library does not notice an end
+        of the stream before its handshake is complete."""
         await stream.over.wait()
         # Wait until the frames that were already read are processed: one may contain the reason for the closing.
         await trio.sleep(0.1)
@@ -211,7 +211,7 @@ class Connection:
                 await socket.send_message(encode(frame, version))
 
     async def _beat(self, seconds: float) -> None:
-        """Send heartbeats. If asking the host for its capacity hangs, heartbeats still go out, with the last known
+        """Send heartbeats. If the query for the host's capacity hangs, heartbeats are still sent, with the last known
         capacity."""
         capacity: Capacity | None = None
         while True:
@@ -239,7 +239,7 @@ class Connection:
 
 
 class _Watched(WrappedStream):
-    """A stream that signals when its other side is gone."""
+    """A stream that sets an event when the other side has closed it."""
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         super().__init__(stream)
@@ -283,7 +283,7 @@ _RELAYED_CLOSING_SECONDS = 5.0
 
 # Each side's input is sent to the other, at the pace of the slower, until either side ends.
 async def relay(one: trio.abc.Stream, other: trio.abc.Stream) -> None:
-    """Takes both streams over: they are closed when it returns."""
+    """Relay data both ways. Takes ownership of both streams: they are closed when it returns."""
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_copy, one, other, nursery.cancel_scope)

@@ -1,11 +1,11 @@
-"""Runs the controller's operations: each once, its outcome journalled before it is sent.
+"""Runs the controller's operations, each of them once. An outcome is journalled before it is sent.
 
 Invariants:
 
 - a repeated request joins the operation while it runs, and is answered from the journal once it has ended; it is never
   executed again;
-- work belongs to the dispatcher's nursery, not to a connection: it continues while disconnected, and every outcome that
-  is not acknowledged is sent again on the next connection;
+- operations run in the dispatcher's nursery and belong to no connection: they continue while the agent is disconnected,
+  and every outcome that was not acknowledged is sent again on the next connection;
 - an operation that an earlier process started is run again when the controller asks for it (operations are idempotent,
   unless their facts say otherwise). If the controller does not ask for it within a while after the agent has connected,
   the operation's outcome is `interrupted`.
@@ -57,15 +57,16 @@ from svc_nodeagent.upgrade import Replaced
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
 _MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 64 * 1024
-"""The most bytes of a result; the rest of the frame is for the `calls` that it reports. A result larger than a frame
-would end the connection, and be sent again on the next one."""
+"""The most bytes of a result; the rest of its frame is for its `calls`. A result larger than a frame would end the
+connection, and be sent again on the next connection."""
 _JOURNAL_RETRY = 5.0
-_TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
+"""The start of a `traceparent`: its version and its trace id."""
 log = structlog.get_logger(__name__)
 
 
 class Core(Protocol):
-    """The operations of the agent itself rather than of the hypervisor."""
+    """The operations that the agent itself carries out instead of the hypervisor."""
 
     async def open_console(self, operation: ConsoleOpen) -> None: ...
 
@@ -77,7 +78,8 @@ class Core(Protocol):
 
 
 class Outbox:
-    """What one connection still has to send: every result and every change, but only the newest progress."""
+    """The frames that one connection still has to send: every result and every change of state, but only the newest
+    progress of each operation."""
 
     def __init__(self) -> None:
         self._frames: deque[UpFrame] = deque()
@@ -185,8 +187,8 @@ class Dispatcher:
                 self._start(operation_id, None)
 
     async def stop(self, patience: float) -> None:
-        """Take nothing new, and wait for running operations; the rest stays journalled as started, for the controller
-        to ask for again."""
+        """Accept no new operations, and wait for running ones. Operations that do not end in time stay journalled as
+        started, and the controller requests them again."""
         self._stopping = True
         if self._runs:
             with trio.move_on_after(patience):
@@ -217,8 +219,8 @@ class Dispatcher:
                 try:
                     await self._journal.start(request.id)
                 except OSError as error:
-                    # No part of the operation was started, and nothing of it is on the disk: the controller may ask
-                    # again under another id.
+                    # The operation was not started and is not in the journal, so the controller may request it again
+                    # under another id.
                     outcome: Outcome = Failed(
                         code=FailureCode.HOST,
                         message=f"The operation was not started: {error.strerror}.",
@@ -261,7 +263,7 @@ class Dispatcher:
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
-            # A defect fails only the operation in which it is: the agent, and the other operations, continue.
+            # An unexpected exception fails only its own operation: the agent and the other operations continue.
             log.exception("operation.crashed", operation_id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,
@@ -287,8 +289,9 @@ class Dispatcher:
                 return await self._host.perform(operation, report)
 
     async def _refuse_unseen(self, operation_id: OperationId) -> None:
-        """Journal an outcome for an operation without its request, so that the request cannot run later: it was
-        cancelled before it arrived, or nobody asked for it again."""
+        """Journal an outcome for an operation whose request is not known to this process: it was cancelled before it
+        arrived, or an earlier process started it and the controller did not request it again. The outcome keeps the
+        request from being run later."""
         try:
             started = operation_id in self._journal.started
             await self._end(operation_id, _INTERRUPTED if started else _NEVER_STARTED, durable=True)
@@ -327,7 +330,7 @@ def _log_fields(request: Request) -> dict[str, str]:
     fields = {"operation_id": str(request.id)}
     if request.request_id is not None:
         fields["request_id"] = request.request_id
-    if request.traceparent is not None and (trace_id := _TRACE_ID.match(request.traceparent)) is not None:
+    if request.traceparent is not None and (trace_id := _TRACEPARENT.match(request.traceparent)) is not None:
         fields["trace_id"] = trace_id[1]
     return fields
 

@@ -1,9 +1,10 @@
-"""Joining a controller: the key is generated here and stays here; a one-time token and a signing request get a
-certificate.
+"""Joining a controller: the host generates a key, which never leaves it, and exchanges a one-time token and a signing
+request for a certificate.
 
-The controller's authority is fetched first, without trust, and accepted only if its SHA-256 is the fingerprint that
-came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is safe:
-the key is kept until an answer arrives, and for the same token and key the controller answers with the same node.
+The controller's authority is fetched first, over an unverified connection, and accepted only if its SHA-256 is the
+fingerprint that came with the token. All later connections are verified by this authority. Repeating an enrolment whose
+answer was lost is safe: the key is kept until an answer arrives, and for the same token and key the controller answers
+with the same node.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _HOST_NAMESPACE = UUID("5d1f8e0a-2b0e-4d0c-9a57-3c1b7a0f6e11")
 
 
 class EnrolmentRefused(Exception):  # noqa: N818 - named for what it says
-    """The controller was not who it should be, or did not accept the token. Nothing was changed on this host."""
+    """The controller's authority does not match the fingerprint, or the controller did not accept the token. Nothing
+    was changed on this host."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -78,8 +80,8 @@ async def enrol_over(
     trusted: httpx.AsyncClient, folder: AgentFolder, *, token: str, hostname: str, host: UUID
 ) -> Enrolment:
     """As `enrol`, with a client that trusts the controller already; the client's base URL is the controller's API."""
-    # QEMU's user has to pass through this folder to reach the disks; the secrets in it are readable only by their
-    # owner.
+    # QEMU's user must be able to pass through this folder to the disks. The secrets in the folder are readable by their
+    # owner alone.
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     key = _enrolment_key(folder)
     fault_point("enrol.key_made")

@@ -1,4 +1,4 @@
-"""Fault points: names for the instants between two steps at which a test may kill the agent, or hold it.
+"""Fault points: named points between two steps at which a test can kill or stop the agent.
 
 `SVC_FAULT_POINT=name` kills the process with SIGKILL at the first pass of that point, `name:3` at the third.
 `SVC_FAULT_HOLD=folder` stops the process, until it is sent SIGCONT, at each point for which there is a file in that

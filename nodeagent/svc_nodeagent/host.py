@@ -1,12 +1,12 @@
-"""What the core of the agent needs from a hypervisor, so that a libvirt host and a simulated one are interchangeable.
+"""The interface between the core of the agent and a hypervisor, implemented by the libvirt host and by the simulated
+one.
 
 Invariants a host keeps:
 
 - an operation states a desired state: performing it again after it was interrupted at any point ends in the same state;
 - operations on different machines run side by side; the host itself serialises what must not overlap on one machine,
   and a forced stop never waits for the orderly shutdown that it replaces;
-- cancelling `perform` abandons the operation if that is possible; whatever is left unfinished then, the operation can
-  be repeated.
+- cancelling `perform` abandons the operation if that is possible; the operation can be repeated in any case.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HostError(Exception):
 
 
 class Host(Protocol):
-    """A hypervisor. Each implementation has its own way to open and close; the agent gets one that is ready."""
+    """A hypervisor. Each implementation has its own way to open and close; the agent gets an open one."""
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
         """Perform the operation and return the result model that its docstring in the protocol names.

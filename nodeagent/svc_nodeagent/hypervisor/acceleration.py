@@ -1,9 +1,9 @@
-"""Whether guests run under KVM here, determined by running one as QEMU's own account.
+"""Determines whether guests run under KVM on this host, by running a small guest as QEMU's account.
 
-/dev/kvm may exist although its guests never get past their firmware or their boot loader (some nested hosts), or it may
-be closed to the account that libvirt runs guests as (udev did not give it to the group kvm), or be absent. So a guest
-like a real machine's, which goes through the modes of a boot and leaves through QEMU's exit port, is given a few
-seconds under KVM.
+That /dev/kvm exists is not enough: on some nested hosts guests never get past their firmware or boot loader, and the
+device may be closed to the account that runs guests (udev did not give it to the group kvm). So a small guest is
+started under KVM, which goes through the processor modes of a boot and ends by QEMU's exit port. It has a few seconds
+for that.
 
 Invariant: a verdict holds only for the state of /dev/kvm in which it was found. It is determined again after the host
 was booted again, after /dev/kvm appeared, disappeared or changed its owner, and after an upgrade of the agent that
@@ -91,7 +91,8 @@ class Acceleration:
             return verdict
 
     async def access(self) -> DeviceAccess:
-        """Asks the kernel as QEMU's account, so that groups, ACLs and capabilities count as they do for QEMU."""
+        """What QEMU's account may do with the device. The kernel is asked as that account, so that groups, ACLs and
+        capabilities count as they do for QEMU."""
         if not await trio.Path(self.device).exists():
             return DeviceAccess.ABSENT
         status, _, _ = await try_program(
@@ -100,7 +101,8 @@ class Acceleration:
         return DeviceAccess.GRANTED if status == 0 else DeviceAccess.DENIED
 
     async def answers(self) -> bool:
-        """Whether the device really is KVM. Asks the kernel as root, regardless of who else may open it."""
+        """Whether the device is really KVM. The kernel is asked as root, so it does not matter who else may open the
+        device."""
         return await in_thread(_answers, self.device)
 
     async def _probe(self) -> tuple[Accelerator, str]:
@@ -155,7 +157,7 @@ def _answers(device: Path) -> bool:
     try:
         opened = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except OSError as failure:
-        if failure.errno in (errno.ENODEV, errno.ENXIO, errno.EIO):  # The device exists, but its driver does not.
+        if failure.errno in (errno.ENODEV, errno.ENXIO, errno.EIO):  # The device file exists, but no driver is loaded.
             return False
         raise
     try:

@@ -1,9 +1,9 @@
-"""A machine that arrives from another host, running or not: the mark it carries until it is here, and how an arrival
-that failed is undone.
+"""The arrival of a machine from another host, running or not: the mark that the machine has until it has arrived, and
+the undoing of an arrival that failed.
 
-Invariant: the mark of an abandoned creation is written before anything of the machine and removed last, so an
-interruption or a crash leaves nothing that is not removed later. The mark names the volumes that come with the machine,
-since they lie outside of its folder.
+Invariant: the mark of an abandoned creation is written before anything of the machine and removed last, so everything
+that an interruption or a crash leaves is removed later. The mark names the volumes that come with the machine, since
+their files are outside of the machine's folder.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Snapshots inside a machine's qcow2 disks, each under its id in all of them.
+"""Snapshots inside a machine's qcow2 disks. A snapshot has the same id in all disks of the machine.
 
-If the guest runs, QEMU takes the snapshot, in one transaction over all disks, with the guest frozen if its agent
-answers; if it is off, qemu-img does. A snapshot contains only disks, never memory: if the guest was not frozen, a
-restored machine starts as after a power cut.
+If the guest runs, QEMU takes the snapshot of all disks in one transaction; the guest's file systems are frozen
+meanwhile if its agent answers. If the guest is off, qemu-img takes it. A snapshot contains only disks, never memory: if
+the guest was not frozen, a restored machine starts as after a power cut.
 
 Invariants: a snapshot that was reported as taken is in every disk that the machine then had; a restoration starts only
-if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, so
-that after a crash the next agent thaws it.
+if the snapshot is in every current disk, and repeating an interrupted restoration completes it; while a guest may be
+frozen, a mark exists, so that after a crash the next agent thaws the guest.
 
 Why: docs/decisions/0030-snapshots-and-backup-format.md.
 """
@@ -52,7 +52,7 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class Snapshots:
-    """`steps` makes other steps of a machine wait for the length of a block."""
+    """Takes, restores and deletes snapshots. Inside a block of `steps(vm_id)`, no other step of that machine runs."""
 
     def __init__(self, guests: Guests, folders: Folders, steps: Steps) -> None:
         self._guests = guests

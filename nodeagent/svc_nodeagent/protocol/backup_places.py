@@ -1,6 +1,6 @@
 """Where the store of a machine's backups is, if it is not on a file system mounted on the node.
 
-An administrator's target, as the controller passes it to a node for one operation: the node stores nothing of it.
+The controller passes the target of an administrator to a node for a single operation; the node stores nothing of it.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class VmFilesOpen(Wire):
 
 class VmFilesList(Wire):
     """List a folder: up to `MOST_LISTED` entries, sorted by name, from `offset` on. `volume`: its number; 0 is the
-    volume of the guest's system. `interrupted` if the copy is not open (any longer). Result: `CopiedFolder`."""
+    volume of the guest's system. Fails with `interrupted` if the copy is not open, or no longer. Result:
+    `CopiedFolder`."""
 
     facts: ClassVar[Facts] = query("copied_folder", since=5)
     op: Literal["vm.files.list"] = "vm.files.list"

@@ -1,5 +1,5 @@
-"""What both ends know of a node operation besides its fields. Each operation carries its facts; they alone decide how
-it is queued, repeated and given up."""
+"""The facts of a node operation, which are the same on both ends and are not sent. They alone decide how the operation
+is queued, repeated and given up."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ ResultKind = Literal[
 
 @dataclass(frozen=True)
 class Facts:
-    """`answer`: the kind of its result; the controller refuses every other. `task_seconds`: the deadline of a task that
-    consists of this operation; None if there is no such task. `recorded`: the agent journals it; an operation that
-    changes nothing durable is not journalled, and is simply run again. `repeatable`: it may be run again after an
-    interruption. `yields_to_force_stop`: a forced stop supersedes it. `since`: the first version of the protocol that
-    has it. `last_in_lane`: other waiting operations of its lane run first, even later ones, until it has waited for 15
-    minutes; and after each such operation others run first for as long as it took. Nothing depends on these operations,
-    and customers may order them as often as they like."""
+    """`answer`: the kind of the operation's result; the controller refuses a result of another kind. `task_seconds`:
+    the deadline of a task that consists of this operation; None if there is no such task. `recorded`: the agent
+    journals the operation; one that changes nothing durable is not journalled, and is run again when it is requested
+    again. `repeatable`: the operation may be run again after an interruption. `yields_to_force_stop`: a forced stop
+    supersedes it. `since`: the first version of the protocol that has it. `last_in_lane`: other waiting operations of
+    the lane run first, even later ones, until this one has waited for 15 minutes; and after it has run, others run
+    first for as long as it took. This is for operations on which nothing depends, and which customers may order as
+    often as they like."""
 
     lane: Lane
     answer: ResultKind

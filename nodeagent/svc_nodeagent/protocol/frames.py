@@ -28,8 +28,9 @@ from svc_nodeagent.protocol.versions import Since
 
 
 class Welcome(Wire):
-    """Answer to `Hello`. The agent sends a heartbeat at least this often, and holds the connection dead after three.
-    `protocol` is the version agreed on, `controller` the release."""
+    """Answer to `Hello`. The agent sends a heartbeat at least every `heartbeat_seconds`, and considers the connection
+    dead after three of these intervals without an answer. `protocol` is the version agreed on, `controller` the
+    release."""
 
     frame: Literal["welcome"] = "welcome"
     protocol: Version
@@ -53,7 +54,8 @@ class Request(Wire):
 
 
 class Cancel(Wire):
-    """Cancel the operation if that is still possible; its outcome (done, or `cancelled`) is reported as usual."""
+    """Cancel the operation if that is still possible. Its outcome, whether it was cancelled or not, is reported as
+    usual."""
 
     frame: Literal["cancel"] = "cancel"
     id: Id
@@ -81,8 +83,8 @@ DownFrame = Annotated[Welcome | Request | Cancel | Acknowledge | Renewed, Field(
 
 
 class Hello(Wire):
-    """First frame of a connection. `protocol` is the version agreed on. `release` names the files that the agent runs
-    from, if it can replace them by itself. `unacknowledged`: operations the journal still holds, running or ended."""
+    """First frame of a connection. `protocol` is the version agreed on. `release`: the release that the agent runs, if
+    it can replace itself. `unacknowledged`: the operations that are still in the journal, running or ended."""
 
     frame: Literal["hello"] = "hello"
     protocol: Version

@@ -1,8 +1,9 @@
 """Operations of a live migration: a running guest moves from one host to another.
 
-The host that has it (`VmLiveSend`) and the host that receives it (`VmLiveReceive`) dial the gateway with a token for
-each of their streams. A guest that has arrived stays paused until the controller sends `VmLiveFinish`, which says that
-it now belongs there: so no interruption lets it run twice, and the controller's record decides where it runs.
+The source host (`VmLiveSend`) and the target host (`VmLiveReceive`) dial the gateway with a token for each stream. A
+guest that has arrived stays paused until the controller has recorded that the guest is on the target and sends
+`VmLiveFinish`. So the controller's record decides where the guest runs, and after any interruption it runs on one host
+at most.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class VmLiveReceive(Wire):
     """Prepare for a guest that arrives (image, empty disks, taps that are blocked) and receive it. A failure leaves
     nothing. `conflict` if the host has a machine with this id. Result: `LiveResult`, `arrived`.
 
-    A stream is opened once, so it is not done again."""
+    It is not repeatable, since a stream can be opened only once."""
 
     facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "live", task_seconds=6 * 3600.0, repeatable=False, since=5)
     op: Literal["vm.live.receive"] = "vm.live.receive"

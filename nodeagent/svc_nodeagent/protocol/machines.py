@@ -81,8 +81,8 @@ class Account(Wire):
 
 
 class SeedSpec(Wire):
-    """First boot, by NoCloud: the agent renders meta-data, user-data and network-config from this. `user_data` is the
-    owner's own, and stays with the machine as long as this system does."""
+    """The settings of the first boot: the agent renders the meta-data, user-data and network-config of NoCloud from
+    them. `user_data` is the owner's own, and is kept until the machine is reinstalled."""
 
     instance_id: Name
     hostname: Name
@@ -100,8 +100,8 @@ class DiskSpec(Wire):
 
 
 class CopiedDisk(Wire):
-    """The content of one disk in a copy, as a guest would read it. `digest` is the SHA-256 of the whole disk or, with
-    `block_bytes`, of its size and the digests of its blocks."""
+    """One disk in a copy; size and digest are those of the content that a guest would read. `digest` is the SHA-256 of
+    the whole disk or, with `block_bytes`, of its size and the digests of its blocks."""
 
     index: int = Field(ge=0, le=15)
     size_bytes: Size

@@ -117,8 +117,8 @@ class NicSpec(Wire):
 
 
 class NetworkSpec(Wire):
-    """`generation` grows with every change of the record: a host that has applied a later one ignores an earlier one.
-    Without `firewall` only spoofing is filtered; `isolated` blocks all traffic, whatever the firewall says."""
+    """`generation` grows with every change of the record: a host that has applied a later generation ignores an earlier
+    one. Without `firewall` only spoofing is filtered; `isolated` blocks all traffic, whatever the firewall says."""
 
     nics: Annotated[tuple[NicSpec, ...], Field(max_length=FEW)]
     firewall: Firewall | None = None
@@ -168,8 +168,8 @@ class ObservedNetwork(Wire):
 
 
 class GuestTold(StrEnum):
-    """Whether the guest has configured the addresses: `told` by its agent; `at_boot`: it reads them at its next start,
-    since it is off or its agent did not answer."""
+    """Whether the guest has configured the addresses. `told`: it has, by its agent. `at_boot`: it reads them at its
+    next start, since it is off or its agent did not answer."""
 
     TOLD = "told"
     AT_BOOT = "at_boot"

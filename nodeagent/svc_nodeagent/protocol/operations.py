@@ -80,8 +80,8 @@ class VmCreate(Wire):
 
 
 class VmStart(Wire):
-    """Apply the network, then start. The deadline allows for a libvirt that probes QEMU at every call, which takes two
-    minutes a start, while several starts are queued."""
+    """Apply the network, then start. The deadline allows for several queued starts on a host whose libvirt probes QEMU
+    at every call, so that each start takes two minutes."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=600.0, yields_to_force_stop=True)
     op: Literal["vm.start"] = "vm.start"
@@ -118,8 +118,8 @@ class VmForceStop(Wire):
 
 
 class VmReset(Wire):
-    """Reset at once. It is not repeatable: a second reset would interrupt the guest that starts after the first. A
-    reboot is repeatable, since it is orderly, and leaves the machine off if it is interrupted."""
+    """Reset at once. A reset is not repeatable: a second one would interrupt the guest's start after the first. (A
+    reboot is repeatable: it is orderly, and an interrupted one leaves the machine off.)"""
 
     facts: ClassVar[Facts] = Facts(Lane.FORCE, "domain", task_seconds=90.0, repeatable=False, yields_to_force_stop=True)
     op: Literal["vm.reset"] = "vm.reset"
@@ -129,7 +129,8 @@ class VmReset(Wire):
 class VmDelete(Wire):
     """Stop at once, undefine, release the network. Without `destroy_disks` the disks move to the retained folder.
 
-    Its deadline runs only while the node is online: the task itself has none, and waits as long as the node is away."""
+    The deadline runs only while the node is online. The task itself has no deadline: it waits while the node is
+    offline."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "delete", task_seconds=600.0)
     op: Literal["vm.delete"] = "vm.delete"
@@ -140,7 +141,7 @@ class VmDelete(Wire):
 
 
 class VmUpdate(Wire):
-    """Rewrite the stored definition; a running guest keeps what it has until it is stopped and started."""
+    """Rewrite the stored definition. A running guest keeps its present sizes until it is stopped and started."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=300.0)
     op: Literal["vm.update"] = "vm.update"
@@ -210,7 +211,7 @@ class VmSend(Wire):
 
 
 class VmDescribe(Wire):
-    """What the agent has recorded of a machine, for a controller that has lost its own record. Result:
+    """Return what the agent has recorded of a machine, for a controller that has lost its own record. Result:
     `MachineResult`."""
 
     facts: ClassVar[Facts] = query("machine", since=4)
@@ -227,8 +228,8 @@ class VmMetrics(Wire):
 
 
 class VmNetApply(Wire):
-    """Make the host agree with addresses, topology, firewall and rate together, or leave it as it was; then tell the
-    guest. A generation older than the one applied changes nothing."""
+    """Apply addresses, topology, firewall and rate on the host, all of them or none; then have the guest configure its
+    addresses. If the host has applied a newer generation, nothing is changed."""
 
     facts: ClassVar[Facts] = Facts(Lane.NETWORKS, "network")
     op: Literal["vm.net.apply"] = "vm.net.apply"
@@ -237,8 +238,9 @@ class VmNetApply(Wire):
 
 
 class VmNetRelease(Wire):
-    """Remove host routes and rules; the result names exactly what was removed, and only that may be freed. An address
-    is an IPv4 address, or an IPv6 network as it was given in `GuestAddress.network`."""
+    """Remove the routes and rules of these addresses. The result names exactly the addresses that the host no longer
+    carries; only those may be given to another machine. An address is an IPv4 address, or an IPv6 network as it was
+    given in `GuestAddress.network`."""
 
     facts: ClassVar[Facts] = Facts(Lane.NETWORKS, "release")
     op: Literal["vm.net.release"] = "vm.net.release"
@@ -254,7 +256,8 @@ class NodeNetProbe(Wire):
 
 
 class NodeTraffic(Wire):
-    """The agent's readings of traffic: of every machine, for this month and the ones before it that it still keeps."""
+    """Return the agent's traffic readings of every machine, for this month and for the earlier months that the agent
+    still keeps."""
 
     facts: ClassVar[Facts] = query("traffic")
     op: Literal["node.traffic"] = "node.traffic"
@@ -301,7 +304,8 @@ class ConsoleOpen(Wire):
 
 
 class CertificateRenew(Wire):
-    """Renew the certificate ahead of time; done once the agent has started to (see `Renewal`)."""
+    """Have the agent renew its certificate ahead of time. The operation succeeds as soon as the agent has noted this;
+    the renewal itself follows as a `Renewal` frame. Result: `Done`."""
 
     facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", recorded=False)
     op: Literal["node.certificate.renew"] = "node.certificate.renew"
@@ -320,14 +324,14 @@ MachineOperation = (
     | VmNetApply
     | VmNetRelease
 )
-"""Operations that change one machine, or what the host carries for it."""
+"""Operations that change one machine, or its network on the host."""
 
 
 class NodeUpgrade(Wire):
     """Upgrade the agent: fetch the wheel of this release by `stream_token`, install it, and start it. The result comes
-    from the release that runs then: the new one once the controller has welcomed it, or the old one if that has not
-    happened within `trial_seconds`. `signature` is of `statement`, by the controller's authority (ECDSA with SHA-256,
-    base64). `order` tells attempts apart."""
+    from the release that runs afterwards: the new one once the controller has welcomed it, or the old one if that has
+    not happened within `trial_seconds`. `signature` is that of the controller's authority for `statement` (ECDSA with
+    SHA-256, base64). `order` distinguishes attempts."""
 
     facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "done", task_seconds=1800.0, since=4)
     op: Literal["node.upgrade"] = "node.upgrade"

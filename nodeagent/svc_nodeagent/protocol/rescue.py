@@ -38,8 +38,8 @@ class VmRescue(Wire):
 
 
 class VmRescueEnd(Wire):
-    """Have the machine boot its own disk again, now and at every start; otherwise as `VmRescue`. A failure leaves it in
-    rescue. A machine that is not in rescue is started. Result: `DomainResult`."""
+    """Have the machine boot its own disk again, now and at every start; otherwise as `VmRescue`. A failure leaves the
+    machine in rescue. A machine that is not in rescue is started. Result: `DomainResult`."""
 
     facts: ClassVar[Facts] = _FACTS
     op: Literal["vm.rescue_end"] = "vm.rescue_end"

@@ -101,8 +101,8 @@ class SnapshotResult(Wire):
 
 
 class SentDisks(Wire):
-    """The disks of a machine that moves, as the source has sent or the target has received them. `size_bytes` is that
-    of the file; `digest` is that of the stream and must be the same on both hosts."""
+    """The disks of a machine that moves: what the source has sent, or what the target has received. `size_bytes` is
+    that of the file; `digest` is that of the stream and must be the same on both hosts."""
 
     kind: Literal["sent"] = "sent"
     vm_id: UUID
@@ -110,7 +110,7 @@ class SentDisks(Wire):
 
 
 class LiveResult(Wire):
-    """Where the guest of a live move is, as one host sees it. `state` is of the host's own part."""
+    """Where the guest of a live migration is, as one host sees it. `state` is the state of the domain on that host."""
 
     kind: Literal["live"] = "live"
     vm_id: UUID

@@ -37,8 +37,9 @@ def _storable(given: object) -> object:
 
 OperationId = NewType("OperationId", str)
 AnyText = Annotated[str, BeforeValidator(_storable)]
-"""The characters of every text of the protocol: no database stores U+0000 or half of a surrogate pair. They are
-replaced, not refused: a journalled result is sent again on every connection, and would end each of them."""
+"""Every text of the protocol. PostgreSQL can store neither U+0000 nor half of a surrogate pair; such characters are
+replaced instead of refused, because a refused result would end the connection, and be sent again from the journal on
+every next one."""
 Id = Annotated[OperationId, BeforeValidator(_storable), Field(max_length=200)]
 Name = Annotated[AnyText, Field(max_length=256)]
 """A name, version, digest or account: one word from the host."""
@@ -46,7 +47,8 @@ Secret = Annotated[AnyText, Field(max_length=1_024)]
 """Fields of this type say `repr=False`, so that no traceback shows them."""
 Pem = Annotated[AnyText, Field(max_length=16_384)]
 Text = Annotated[AnyText, AfterValidator(lambda text: text[:MOST_TEXT])]
-"""Cut rather than refused: a host whose tool wrote too much must still be heard."""
+"""A text that is cut at the limit instead of refused, so that a host whose tool has printed too much can still
+report."""
 MacAddress = Annotated[AnyText, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
 
 

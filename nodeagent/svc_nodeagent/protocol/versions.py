@@ -9,7 +9,7 @@ Rules for a change:
 - additions of a version are marked: `Facts.since` of an operation, `Annotated[..., Since(5)]` of a field, which then
   has a default;
 - a frame is sent by `encode`, which leaves out the fields that the other end cannot know;
-- the controller does not ask for what an agent cannot know: see `needed`;
+- the controller does not order what an agent's version does not have: see `needed`;
 - anything removed or changed in meaning changes two releases later, when no supported peer needs it.
 """
 
@@ -78,8 +78,8 @@ def encode(frame: BaseModel, version: int) -> str:
 
 
 def needed(operation: BaseModel) -> int:
-    """The version that a peer must speak to do everything that is asked. A newer field with its default value does not
-    count."""
+    """The least version that a peer must speak to carry out the operation as ordered. A newer field that has its
+    default value does not count."""
     facts: Facts | None = getattr(operation, "facts", None)
     return max([facts.since if facts is not None else 0, *_needed_by_fields(operation)])
 

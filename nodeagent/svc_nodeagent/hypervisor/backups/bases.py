@@ -1,10 +1,9 @@
 """What the node remembers of a machine's newest copy, so that the next backup reads only what was written since: the
-copy's id, and for each disk the bitmap that has recorded its writes since then (`bitmaps`) and the digests of its
+copy's id, and for each disk the bitmap that records writes since the copy (`bitmaps`) and the digests of the disk's
 blocks.
 
-Invariants: the note is written once all of the copy is stored; a disk is identified by its volume's id, or by its index
-if it is not a volume; a file that differs by one byte from what was written is ignored, and the next backup reads
-everything.
+Invariants: the file is written once all of the copy is stored; a disk is identified by its volume's id, or by its index
+if it is not a volume; a file that has changed since it was written is ignored, and the next backup reads everything.
 
 Why the file has a checksum: an increment based on wrong digests would be stored without an error, and fail only when it
 is restored.
@@ -31,7 +30,7 @@ _CHECKSUM_BYTES: Final = 32
 
 @dataclass(frozen=True)
 class DiskBase:
-    """`mark`: the bitmap in the guest's QEMU that has what was written since the copy."""
+    """`mark`: the name of the bitmap in the guest's QEMU that records writes since the copy."""
 
     mark: str
     digests: Digests

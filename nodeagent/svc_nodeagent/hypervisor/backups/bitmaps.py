@@ -1,14 +1,14 @@
-"""What a guest has written since a copy, as its QEMU records it: a dirty bitmap of each disk, under a unique name.
+"""Records what a guest has written since a copy: its QEMU keeps a dirty bitmap for each disk, under a unique name.
 
-Invariants: a bitmap is in the memory of the guest's QEMU and on no disk, so it ends with that process, which holds the
-disk's lock as long as it lives. Anything else that writes the disk (a restoration, a snapshot put back, another node,
-qemu-img) can do so only after that process, and so the bitmap, has ended; a disk without its bitmap is read as a whole.
-A bitmap is started before the snapshot of one copy, and read after the snapshot of the next copy: it has every block
-that differs between these two, and some more.
+Invariants: a bitmap exists only in the memory of the guest's QEMU, so it ends with that process. The process holds the
+lock of the disk as long as it runs. Anything else that writes the disk (a restoration, a snapshot put back, another
+node, qemu-img) can do so only after that process, and so the bitmap, has ended; a disk without its bitmap is read as a
+whole. A bitmap is started before the snapshot of one copy, and read after the snapshot of the next copy: it contains
+every block that differs between these two snapshots, and may contain more.
 
-Rejected: libvirt's checkpoints and persistent bitmaps. They are in the disk's file and outlive the process, so what is
-written while no guest runs (a snapshot put back, qemu-img) would be missed. The price is one whole read after each
-start of a machine.
+Rejected: libvirt's checkpoints and persistent bitmaps. They are stored in the disk's file and outlive the process, so
+they would miss writes made while no guest runs (a snapshot put back, qemu-img). The price of bitmaps in memory is one
+whole read after each start of a machine.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def hide(domain: Any) -> None:
 
 
 async def dirty_extents(socket: Path, shown: str) -> list[tuple[int, int]]:
-    """What the bitmap of this export has, as (offset, length)."""
+    """The dirty extents in the bitmap of this export, as (offset, length)."""
     # In the contexts of QEMU's bitmaps, bit 0 of the flags means "dirty".
     told = await extents(socket, shown, f"qemu:dirty-bitmap:{shown}")
     return [(offset, length) for offset, length, flags in told if flags & 1]
@@ -114,8 +114,7 @@ def monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
 
 
 def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, str]:
-    """The names that QEMU has for the nodes which the guest writes to. A backup job puts a filter of its own above
-    these."""
+    """QEMU's names of the block nodes to which the guest writes. A backup job inserts a filter above them."""
     found = {
         str(each["file"]): str(each["node-name"])
         for each in monitor(domain, "query-named-block-nodes", {"flat": True})

@@ -1,13 +1,13 @@
-"""A disk as blocks of 1 MiB, the digest of each, and a digest of all of them, which verifies a disk of which only the
-changes were read.
+"""A disk as blocks of 1 MiB, with a digest of each block and a digest of all blocks. The latter verifies a whole disk
+even if only its changes were read.
 
-A copy is a sequence of blocks, each preceded by its number; a block that comes again replaces the earlier one. A block
-that is missing is zeros in a copy of a whole disk; in a copy of changes, it is as in the copy that this one is based
-on.
+A copy is a sequence of blocks, each preceded by its number. If a number occurs twice, the later block counts. A missing
+block consists of zeros in a copy of a whole disk; in a copy of changes, it is unchanged since the copy that this copy
+is based on.
 
-Rejected: feeding the whole disk to restic, from its start to its end. A disk of 100 GiB with 2 GiB of content cost 100
-GiB of reading, digesting and chunking. Also rejected: a file for each block, which would take as much room as the disk
-once again.
+Rejected: feeding the whole disk to restic, from its start to its end. For a disk of 100 GiB with 2 GiB of content, 100
+GiB were read, digested and chunked. Also rejected: a file for each block, which would need the space of the whole disk
+again.
 """
 
 from __future__ import annotations

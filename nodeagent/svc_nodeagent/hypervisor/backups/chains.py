@@ -1,8 +1,9 @@
-"""Which copies need which others: a copy of changes stands on the copy before it, which means that it cannot be
-restored without it.
+"""Which copies depend on which others: a copy of changes stands on an earlier copy, and cannot be restored without that
+one.
 
-Pure rules. A copy that has expired while another stands on it is dropped: from then on it is not listed, and it is
-removed with the last copy that needs it. A note at the target, a snapshot of its own, says which copies are dropped.
+These are pure functions. A copy that has expired while another copy stands on it is dropped: it is not listed from then
+on, and is removed together with the last copy that needs it. A note at the target, itself a snapshot, names the dropped
+copies.
 
 Rejected: tagging dropped snapshots themselves. restic gives a snapshot a new id when it tags it, and somebody may be
 reading the snapshot under its old id.
@@ -24,8 +25,8 @@ _ON: Final = "on-"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The content of one disk in one copy. `by_blocks`: the content is digested by blocks, so another snapshot may
-    stand on it. `on`: the copy since which it has the changes; None if it has the whole disk."""
+    """The content of one disk in one copy. `by_blocks`: there are digests of the blocks, so another snapshot may stand
+    on this one. `on`: the copy that this one has the changes since; None if it has the whole disk."""
 
     id: str
     copy_id: UUID
@@ -47,7 +48,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class StoreListing:
-    """What a target has of a machine. `notes`: the ids of the notes, which name the `dropped` copies."""
+    """The snapshots of a machine at a target. `notes`: the ids of the notes, which name the `dropped` copies."""
 
     snapshots: tuple[Snapshot, ...]
     dropped: frozenset[UUID] = frozenset()
@@ -65,8 +66,8 @@ class StoreListing:
 
     def without(self, forgotten: Collection[UUID]) -> tuple[list[Snapshot], frozenset[UUID]]:
         """Once the given copies have expired: the snapshots to remove, and the copies that are dropped."""
-        # Computed from the snapshots that are still needed, not from those that have expired: so copies that were
-        # dropped earlier, and on which no copy is based any longer, are removed as well.
+        # This starts from the snapshots that are still needed, not from those that have expired. So copies that were
+        # dropped earlier, and on which no copy stands now, are removed as well.
         left = {each.copy_id for each in self.snapshots} - self.dropped - set(forgotten)
         needed = {
             part.id
@@ -91,8 +92,8 @@ class StoreListing:
 
 
 def tags_of(copy_id: UUID, on: UUID | None) -> tuple[str, ...]:
-    """Two tags: an agent of an earlier release, which looks for snapshots with one tag, leaves these alone, since it
-    could not restore them."""
+    """The tags of a snapshot. There are two of them, so that an agent of an earlier release, which looks for snapshots
+    with one tag, does not use these: it could not restore them."""
     return str(copy_id), "blocks" if on is None else f"{_ON}{on}"
 
 

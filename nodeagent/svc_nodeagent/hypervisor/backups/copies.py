@@ -1,11 +1,11 @@
 """Copy a machine's disks to its store, and restore them from a copy.
 
-A backup reads what was written since the copy before, or all of a disk if it is not known what was written. Each block
-is digested on its way to the store. A restored disk must have the digest of all its blocks before the machine uses it.
+A backup reads what was written since the previous copy, or the whole disk if that is not known. Each block is digested
+on its way to the store. A restored disk must have the digest of all its blocks before the machine uses it.
 
-Invariants: a copy counts once every disk of it is stored, and no copy is made twice; copies are removed only after the
-new one is complete; a restoration changes nothing of the machine until every disk has been written as a whole and has
-the right digest.
+Invariants: a copy is valid once all of its disks are stored, and no copy is made twice; old copies are removed only
+after the new one is complete; a restoration changes nothing of the machine until every disk has been written as a whole
+and has the right digest.
 
 Rejected: trusting restic when it reports success. restic assumes that everything in its index is stored: after data was
 lost at the target, each further backup was reported as complete, and could not be restored. So a backup examines the
@@ -67,7 +67,8 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class MachineBackups:
-    """`steps` holds a machine's turn for the length of a block, so that its other steps wait."""
+    """Backs up and restores machines. `steps` holds a machine's lock for the length of a block, so that other steps of
+    the machine wait."""
 
     def __init__(
         self, guests: Guests, folders: Folders, images: ImageCache, definitions: Definitions, steps: Steps
@@ -80,8 +81,8 @@ class MachineBackups:
         self._under_way: set[UUID] = set()
 
     async def end_abandoned(self) -> None:
-        """End what a dead agent has left of backups: frozen guests, their backup jobs, and scratch files that would
-        grow."""
+        """Clean up what a dead agent has left of backups: thaw guests, end backup jobs, and remove scratch files, which
+        would grow."""
         for vm_id in await in_thread(self._folders.scratched):
             if vm_id not in self._under_way:
                 await thaw(vm_id, self._guests)
@@ -165,9 +166,9 @@ class MachineBackups:
             remove_base(self._folders, record.vm_id)
 
     async def _tidied(self, store: MachineStore, report: Report) -> bool:
-        """Before anything is written: remove what interrupted attempts have left (it may be all that fills the target),
-        and remove from the store's index what the target has lost. False if the target has lost something; then the
-        disks are read as a whole, so that what they still have of the lost data is stored again."""
+        """Prepare the store for a new copy. Removes what interrupted attempts have left, which may have filled the
+        target, and removes from the store's index data that the target has lost. Returns False if the target has lost
+        data; then the disks are read as a whole, so that the data that they still contain is stored again."""
         await report(0, "looking at what the target has")
         if await store.verify(share_of(datetime.now(UTC).date())) and await store.prune():
             return True
@@ -287,7 +288,8 @@ class MachineBackups:
         report: Report,
         span: tuple[int, int],
     ) -> None:
-        """Write the disk's content to a file next to the disk. Raises `HostError` if it is not what was copied."""
+        """Write the copied content to a new file next to the disk, and verify its digest. Raises `HostError` if the
+        digest differs from that of the copy, or if the copy is larger than the disk."""
         spec, gib = _now(record, disk), 1024**3
         if spec.size_gib * gib < disk.size_bytes:
             raise HostError(
@@ -319,8 +321,8 @@ async def write_copied(
     whose: UUID, disk: CopiedDisk, path: Path, store: MachineStore, parts: Sequence[Snapshot], on_progress: OnProgress
 ) -> None:
     """Write a copied disk into an existing qcow2 file. `whose`: the machine under whose name the file is served; the
-    caller makes sure that nothing else is done with that machine meanwhile. Raises `HostError` if the disk is not what
-    was copied."""
+    caller makes sure that nothing else is done with that machine meanwhile. Raises `HostError` if the digest of what
+    was written differs from that of the copy."""
     async with socket_folder(whose) as folder:
         options = ("--discard=unmap", "--detect-zeroes=unmap")
         async with serve_disk(path, folder / "nbd", *options), connect_nbd(folder / "nbd") as sink:
@@ -334,12 +336,13 @@ async def write_copied(
 
 
 def _digest(state: bytes | None) -> str:
-    """As in a copy's result."""
+    """The digest of the state of firmware and TPM, as a copy's result has it."""
     return "none" if state is None else hashlib.sha256(state).hexdigest()
 
 
 def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
-    """Which disk the machine has now for a copied one. A volume is found by its id, whatever its index is now."""
+    """The machine's present disk that corresponds to a copied disk. A volume is found by its id, whatever its index is
+    now."""
     # A volume is never identified by its index: it may have been detached since and belong to another machine, and
     # another volume may have its index.
     for disk in record.disks:
@@ -354,7 +357,8 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
 
 
 def _to_stand_on(base: Base, record: MachineRecord, there: StoreListing) -> dict[int, DiskBase]:
-    """What the node remembers of each disk, if the target still has everything that the newest copy consists of."""
+    """The disks of which only the changes need to be copied, with what the node remembers of them: the target still has
+    everything that their newest copy consists of."""
     found = {}
     for disk in record.disks:
         remembered = base.disks.get(key_of(disk))

@@ -1,14 +1,14 @@
 """Read the disks of a machine into its store. If its guest runs, the disks are first read live, while the guest writes;
 then the blocks that it wrote meanwhile are read from a snapshot. The whole copy has the content of this snapshot.
 
-While the snapshot exists, the guest is slowed down: QEMU has to save each block before the guest overwrites it. So it
-is taken when little is left to read; this is put aside in a file as fast as the disk delivers, and goes to the store
-afterwards. During the live reading, the backup rests while the guest uses its disk (`pace`); while it reads the
-snapshot it never rests, since the guest is slowed down until that ends.
+While the snapshot exists, the guest is slowed down: QEMU has to save each block before the guest overwrites it. So the
+snapshot is taken when little is left to read. These blocks are read into a file as fast as the disk delivers them, and
+sent to the store afterwards. During the live reading, the backup pauses while the guest uses its disk (`pace`). While
+the snapshot is read it never pauses, since the guest is slowed down until the snapshot ends.
 
-Rejected: the snapshot at the start of the backup. QEMU had to save blocks until the target had taken everything: a
-program that wrote past the guest's cache had 0.2 to 0.5 of its usual throughput left, and reading and restic took a
-third to a half of its reads. A faster disk for the scratch file helps with less than half of that.
+Rejected: taking the snapshot at the start of the backup. QEMU then had to save blocks until the target had taken
+everything. A program that wrote past the guest's cache kept 0.2 to 0.5 of its usual throughput, and lost a third to a
+half of its reads to the backup. A faster disk for the scratch file helps with less than half of that.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ from svc_nodeagent.protocol import PLAIN, DomainState, FailureCode
 _AT_ONCE: Final = 64 * 1024 * 1024
 """Bytes. Once no more than this is unread, the live rounds end, and the rest is read from a snapshot."""
 _ROOM_ASIDE: Final = 4
-"""At most this part (a quarter) of the file system's free space is used to set blocks aside: guests need the rest."""
+"""At most one part in this many (a quarter) of the file system's free space is used to set blocks aside: guests need
+the rest."""
 _MOST_ROUNDS: Final = 4
 _FEED_SECONDS: Final = 0.01
-"""The most seconds that count as work for a block: longer waits are for the target, and no work of this host."""
+"""The most seconds of a block that count as work of this host: a longer wait is a wait for the target."""
 Take = Callable[[int, int, bytes], Awaitable[None]]
 """Called with the disk's index, the block's number and its content."""
 
@@ -66,7 +67,7 @@ class ParentCopy:
 
 @dataclass
 class CopyResult:
-    """`state`: what firmware and TPM keep, if the machine has any."""
+    """`state`: the packed state of firmware and TPM, if the machine has any."""
 
     kept: dict[int, KeptDisk] = field(default_factory=dict)
     marks: dict[int, str] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class DiskCopy:
                 copied.state = await in_thread(platform_state.packed, self._folders, self._record.vm_id)
 
     async def _read(self, view: DiskSnapshot, index: int, streams: AsyncExitStack, take: Take) -> None:
-        """Read what has to be read of the disk, and pass it to `take`."""
+        """Read the blocks of the disk that have to be copied from this view, and pass them to `take`."""
         export, spans = view.exports[index], view.written.get(index)
         async with connect_nbd(*export) as source:
             size = source.size
@@ -212,7 +213,7 @@ class DiskCopy:
 
 
 class _Paced:
-    """Passes blocks on, and rests as long as the guest's disk requires."""
+    """Passes blocks on, and pauses while the guest needs its disk."""
 
     def __init__(self, take: Take, pace: BackupThrottle) -> None:
         self._take, self._pace = take, pace

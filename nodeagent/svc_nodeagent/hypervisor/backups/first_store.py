@@ -1,8 +1,8 @@
-"""The first files of a store in a bucket, if the keys open only one machine's folder of that bucket.
+"""Creates a store in a bucket if the keys give access only to one machine's folder of the bucket.
 
-`restic init` asks whether the bucket exists. Such keys may not ask that: it takes the right to list the bucket without
-a prefix, which would show all machines in it. So the empty repository is created in a folder of the node, and its two
-files are sent.
+`restic init` checks whether the bucket exists, for which it lists the bucket without a prefix. Such keys may not do
+that, since the list would show all machines. So an empty repository is created in a folder of the node, and its two
+files are sent to the bucket.
 """
 
 from __future__ import annotations

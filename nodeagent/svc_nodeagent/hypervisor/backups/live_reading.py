@@ -1,9 +1,9 @@
-"""A running guest's disks, read while it keeps writing: most of a backup is read this way. It does not slow the guest's
-writes down, but the blocks were not all on the disk at the same time. What the guest writes meanwhile is recorded
+"""Reads the disks of a running guest while the guest writes to them: most of a backup is read this way. This does not
+slow down the guest's writes, but the blocks are not all of one moment. So what the guest writes meanwhile is recorded
 (`bitmaps`) and read again.
 
-The server of the disks ends with the block. If the agent dies before, `end_job` ends the server, as it ends a backup
-job.
+The server of the disks ends with the block of `live_of`. If the agent dies before, `end_job` ends the server, as it
+does with a backup job.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 async def live_of(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str]
 ) -> AsyncIterator[DiskSnapshot]:
-    """A live view of the disks. Its `marks` were started before anything was read. If there are no marks, it shows no
-    disk: what the guest writes while QEMU does not record would be missed."""
+    """A live view of the disks. Its bitmaps (`marks`) were started before anything was read. If QEMU could start no
+    bitmap, the view shows no disk, since writes during the reading would be missed."""
     vm_id = record.vm_id
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
     await end_job(vm_id, guests)

@@ -4,11 +4,11 @@
 
 Invariants: nothing is written unless `backups/machines` exists. The administrator creates it once on the file system
 that is mounted at `backups`, so nothing is written while that file system is not mounted; and if it is unmounted during
-a backup, nothing is written to the node's own disk instead. Only separate processes (`mounted_tree`) touch the target,
-and they are killed together with their caller: the agent itself opens nothing there, and other machines' file steps
-never wait for the target.
+a backup, nothing is written to the node's own disk instead. Only separate processes (`mounted_tree`) access the target,
+and they are killed together with their caller. The agent itself opens nothing there, so file work for other machines
+never waits for the target.
 
-Rejected: a path that the controller names. An attacker who controls it could have a node write anywhere.
+Rejected: a path that the controller names. An attacker who controls the controller could have a node write anywhere.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@
 the standard library, so that it starts in hundredths of a second.
 
 Invariants: every step uses the descriptor of an opened folder and follows no link, so nothing outside of the store is
-read, moved or removed. Only regular files are opened: a file is looked at by a descriptor that does not open it
-(O_PATH), and then opened through that descriptor, so nothing else can be opened if the name is exchanged in between.
-Files are read in pieces.
+read, moved or removed. Only regular files are opened: the type of a file is checked by a descriptor that does not open
+the file (O_PATH), and the file is then opened through that descriptor, so that nothing else is opened if the name is
+exchanged in between. Files are read in pieces.
 
-Rejected: a thread of the agent. A thread that waits for a dead NFS server never ends, and takes up one of the few
-threads for file steps; and a pipe under the name of a data file held up a backup for ever.
+Rejected: a thread of the agent. A thread that waits for a dead NFS server never ends, and occupies one of the few
+threads for file work. A pipe under the name of a data file blocked a backup for ever.
 
-What this does not prevent: restic goes by paths within the opened folder, so it follows a folder that is exchanged for
-a link while it runs. Only the kernel could prevent that (Landlock).
+Not prevented: restic opens paths within the opened folder, so it follows a link that replaces a folder while restic
+runs. Only the kernel could prevent that (Landlock).
 
 Standard output has lines of JSON, or a `.` for progress.
 """
@@ -122,7 +122,7 @@ def _run(target: int, store: str, command: list[str]) -> None:
 
 def _look(target: int, store: str) -> dict[str, bool]:
     """Whether there is a repository, and whether it is locked. The data is not listed: a store of some TiB has hundreds
-    of thousands of files, and on a slow server the caller gave up before the step had said anything."""
+    of thousands of files, and on a slow server the caller's patience ended before the step printed a line."""
     try:
         os.stat(store, dir_fd=target, follow_symlinks=False)
     except FileNotFoundError:
@@ -178,8 +178,8 @@ def _verify(repository: int, share: int, shares: int) -> None:
     say."""
     aside = 0
     for entry in walk(repository):
-        # A dot is written for each file, even for one of another share, which takes no time: only a silent server stops
-        # the dots.
+        # A dot is written for each file, even for a file of another share, which is not read. So the dots stop only if
+        # the server does not answer.
         fault = _fault(entry, share, shares)
         sys.stdout.write(".\n")
         sys.stdout.flush()

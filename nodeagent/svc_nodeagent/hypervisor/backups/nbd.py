@@ -1,11 +1,11 @@
 """A client of NBD on a Unix socket: a disk read and written block by block, with several requests under way at once.
 
-Only what backups need of the protocol: the fixed handshake with NBD_OPT_GO, and simple replies. Invariants: every
-answer has a deadline, data included; if a server stops, refuses or stalls, the request raises `HostError`, so the end
-of the server is never taken for the end of the disk.
+Implements only what backups need of the protocol: the fixed newstyle handshake with NBD_OPT_GO, and simple replies.
+Invariants: every answer has a deadline, data included; if a server ends, refuses or stalls, the request raises
+`HostError`, so the end of the server is never mistaken for the end of the disk.
 
-Rejected: nbdcopy into a pipe, as it was at first. It reads the whole disk and no increments, and when QEMU ended in the
-middle of a block, it looked like the end of the disk.
+Rejected: nbdcopy into a pipe, as it was at first. nbdcopy reads the whole disk and cannot read only the changes; and
+when QEMU ended in the middle of a block, its output looked like the end of the disk.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class NbdDisk:
         await self._answer()
 
     async def _change(self, what: int, offset: int, length: int, data: bytes = b"") -> None:
-        """The server may carry out requests in any order, so a request that overlaps an earlier one waits for the
-        earlier one's answer: the copy of a disk that was read live has some blocks twice, and the last one counts."""
+        """Send a request that changes the disk. The server may carry out requests in any order, so a request that
+        overlaps an earlier one waits for the answer to that one. This happens: a copy of a disk that was read live has
+        some blocks twice, and the last one counts."""
         while len(self._unwritten) >= _UNDER_WAY or any(
             offset < begin + long and begin < offset + length for begin, long in self._unwritten.values()
         ):

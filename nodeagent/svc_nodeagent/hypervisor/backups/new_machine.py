@@ -1,6 +1,7 @@
-"""Create a machine from a copy of another: created off, its disks written from the copy, and only then started.
+"""Creates a machine from a copy of another one: the machine is created off, its disks are written from the copy, and
+then it is started.
 
-Invariants: a guest never starts on a disk that is not the whole copy, so one that runs is complete; a failure or a
+Invariants: a guest starts only on completely written disks, so a machine that runs is complete; a failure or a
 cancellation leaves nothing of the machine, as with any creation.
 """
 

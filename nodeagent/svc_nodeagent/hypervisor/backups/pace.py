@@ -1,9 +1,9 @@
-"""How fast a guest's disk is read while the guest uses it: the guest goes first.
+"""Throttles the reading of a guest's disk while the guest uses the disk: the guest has priority.
 
-A backup takes time away from the guest: of the disk, of QEMU's own thread, and of the host's processors, which restic
-uses. So while the guest uses its disk, the backup works for at most `BUSY_SHARE` of the time and rests otherwise; if
-the guest does not use it, the backup goes as fast as it can. QEMU says how busy the disk is: the time that the guest's
-requests have taken.
+A backup competes with the guest for the disk, for QEMU's own thread, and for the host's processors, which restic uses.
+So while the guest uses its disk, the backup works for at most `BUSY_SHARE` of the time and pauses otherwise. If the
+guest does not use its disk, the backup reads as fast as it can. How busy the disk is follows from the time that the
+guest's requests have taken, which QEMU reports.
 
 Rejected: a fixed rate, which would be wrong for the next disk; QEMU's own limits, which consider the guest's requests,
 and not how much the backup slows them down; and a share of a tenth of the time: on a quiet machine the guest's reads
@@ -21,8 +21,8 @@ import trio
 
 BUSY_SHARE: Final = 0.05
 _BUSY: Final = 0.02
-"""If the guest waits for its disk for this share of the time or longer, the full restraint applies; below it, a
-part."""
+"""If the guest waits for its disk for this share of the time or longer, the full throttle applies; below it, a
+proportional part."""
 _LOOK_SECONDS: Final = 0.25
 _MOST_SECONDS: Final = 1.0
 Waited = Callable[[], Awaitable[float | None]]
@@ -41,7 +41,7 @@ class BackupThrottle:
         self._restraint = 1.0
 
     async def rest_after_work(self, seconds: float) -> None:
-        """Rest for as long as so much work requires."""
+        """Pause for as long as this many seconds of work require."""
         if trio.current_time() - self._looked_at >= _LOOK_SECONDS:
             await self._look()
         self._debt += seconds * self._restraint * (1 / BUSY_SHARE - 1)

@@ -5,9 +5,9 @@
 Invariants: credentials of a target are in the environment of the program or in this process's memory, and never on a
 disk of the node. An SFTP server is used only while it shows the host key that was confirmed.
 
-Rejected: leaving it to restic to say why a target fails. For SFTP, restic does not say why ssh has ended; S3 answers
-restic's HEAD requests without a text; and restic keeps asking an absent server for a quarter of an hour. So the agent
-itself asks each target first.
+Rejected: relying on restic's messages about a failing target. For SFTP, restic does not report why ssh has ended; S3
+servers answer restic's HEAD requests without a text; and restic retries an absent server for a quarter of an hour. So
+the agent first sends each target a request of its own.
 """
 
 from __future__ import annotations
@@ -74,16 +74,18 @@ class ResticAccess:
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     through: tuple[str, ...] = ()
-    """The program, with its arguments, that opens the store and then executes restic."""
+    """A program with its arguments that opens the store and then executes restic; empty if restic opens the store
+    itself."""
 
 
 class Place(Protocol):
     def reached(self) -> AbstractAsyncContextManager[ResticAccess]:
-        """Have the place ready for the length of the block. Raises `HostError` if the place is not there."""
+        """Make the place accessible to restic for the length of the block. Raises `HostError` if the place does not
+        exist or does not answer."""
         ...
 
     def failure(self, failed: ProgramFailed) -> HostError:
-        """The failure for what restic says, in terms of the place."""
+        """Convert a failure of restic to a `HostError` whose message is about the place."""
         ...
 
 
@@ -128,7 +130,7 @@ class RemotePlace:
             try:
                 status, _, said = await try_program(*command, stdin="\n".join(lines).encode(), timeout=_SWEEP_SECONDS)
             except HostError as error:
-                # The time is over. This is no reason to fail the backup, whose own steps have deadlines.
+                # The removal has timed out. The backup does not fail for that, since its own steps have deadlines.
                 status, said = -1, error.message
         if status != 0:
             # Files that stay are removed before the next prune. If the target is unreachable, restic's own step reports
@@ -151,7 +153,7 @@ class RemotePlace:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the place's keys open this store alone (temporary keys of an STS)."""
+        """Whether the place's keys give access to this store alone, as temporary keys of an STS do."""
         return isinstance(self.place, BucketPlace) and self.place.session_token is not None
 
     @property
@@ -294,8 +296,8 @@ def _told(key: str, known: str) -> list[str]:
 
 
 class _in_memory:  # noqa: N801  (used as a block)
-    """A file in this process's memory, for the length of a block. It is named by a path in /proc, since ssh closes the
-    descriptors that it inherits."""
+    """A file in this process's memory, for the length of a block. ssh gets it as a path in /proc of this process, since
+    ssh closes the descriptors that it inherits."""
 
     def __init__(self, content: str) -> None:
         self._content = content.encode()

@@ -1,12 +1,13 @@
 """A snapshot of a machine's disks, each as an NBD export on a Unix socket, while its guest keeps running.
 
-A running guest: libvirt's backup job. QEMU saves what the guest overwrites from then on in a scratch file, and shows
-the disks as they were. If the guest's agent answers, its file systems are frozen while the snapshot is taken. QEMU says
-what was written since an earlier snapshot (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps
-the guest from starting meanwhile; what was written since is not known.
+If the guest runs, libvirt's backup job is used: QEMU saves the old content of blocks that the guest overwrites in a
+scratch file, and exports the disks as they were. If the guest's agent answers, the guest's file systems are frozen
+while the snapshot is taken. QEMU knows what was written since an earlier snapshot (`bitmaps`). If the guest is off,
+qemu-nbd exports the disk, and its lock of the disk prevents the guest from starting meanwhile; what was written since
+an earlier snapshot is not known.
 
-The exports and the job are gone when the block ends. If the agent dies before, the next agent ends the job (`end_job`)
-and lets the guest write again (`freezing.thaw`).
+The exports and the job end with the block. If the agent dies before, the next agent ends the job (`end_job`) and lets
+the guest write again (`freezing.thaw`).
 
 Rejected: an overlay that is merged back afterwards. If the host lost power meanwhile, the machine's newest data would
 be in a second file.
@@ -107,7 +108,8 @@ async def serve_disk(disk: Path, address: Path, *options: str) -> AsyncIterator[
 
 
 async def _answers(address: Path) -> bool:
-    """Whether the server listens. Its socket appears a moment earlier, and on a busy node a client was refused then."""
+    """Whether the server accepts connections. The existence of its socket is not enough: the server listens a moment
+    later, and on a busy node a client was refused."""
     try:
         await (await trio.open_unix_socket(str(address))).aclose()
     except OSError:
@@ -163,7 +165,7 @@ async def _of_running(
 
 
 async def start_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
-    """Start bitmaps. Returns none if QEMU refuses: then the next backup reads everything."""
+    """Start bitmaps. Returns an empty result if QEMU refuses: then the next backup reads everything."""
     try:
         return await guests.on_domain(
             vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.start(domain, paths, keep)
@@ -216,7 +218,8 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
         if not is_there:
             await guests.on_domain(vm_id, "nbd-server-stop", bitmaps.hide)
     except LibvirtError as error:
-        # With these errors the machine is gone, or its guest has ended meanwhile, and the job has ended with QEMU.
+        # These errors mean that the machine no longer exists, or that its guest has ended: then the job has ended with
+        # QEMU.
         if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise
 

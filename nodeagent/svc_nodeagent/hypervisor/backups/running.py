@@ -1,6 +1,8 @@
-"""Programs that a block feeds or reads: killed if the block fails, waited for at its end.
+"""Runs a program for the length of a block that writes its input or reads its output. If the block fails, the program
+is killed; otherwise the end of the program is waited for.
 
-Unlike `programs.run_program`, which returns all output at once: the output of these programs may be a whole disk.
+`programs.run_program` is for other programs: it returns all output at once, and the output of these may be a whole
+disk.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ log = structlog.get_logger(__name__)
 
 
 class Errors:
-    """What a program writes on its standard error, also if it is killed. A file instead of a pipe: it needs no reader,
-    and a program that writes much does not block."""
+    """The standard error of a program, which can also be read after the program was killed. It is a file and not a
+    pipe, so that no reader is needed and a program that writes much does not block."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the block)

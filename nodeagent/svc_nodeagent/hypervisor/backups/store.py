@@ -2,8 +2,9 @@
 copy, tagged with the copy's id and what it stands on (`chains`).
 
 Invariants: the repository is encrypted with the controller's key, which is passed to restic in its environment and
-never written to a disk of the host. Reading takes no lock, since a full target could not store one; so nothing may be
-pruned during it. Every request to a place that is not on the node has a deadline, or must make progress.
+never written to a disk of the host. Reading takes no lock, since a full target could not store the lock; so the store
+must not be pruned while it is read. Every request to a place that is not on the node has a deadline, or must make
+progress.
 
 Rejected: images by `qemu-img convert`. It is faster than restic (1.4 s for 4 GiB with 600 MiB of content, compressed 24
 s, where restic takes 19 s encrypted), but stores the whole disk again each time; restic took 4 MiB for the next copy.
@@ -68,8 +69,8 @@ class Sink:
         self.added = 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        # The deadline runs only while restic does not take the data: the time that the disk takes in between is not the
-        # target's fault.
+        # The deadline runs only while restic does not accept data. The time between two calls is that of the disk and
+        # does not count.
         self._patience.deadline = trio.current_time() + STALLED_SECONDS
         await self._stream.send_all(data)
         self._patience.deadline = math.inf
@@ -86,7 +87,7 @@ class MachineStore:
         }
 
     async def prepare(self) -> None:
-        """Unlock the repository, or create it if there is none. Raises `HostError` if the target is not there."""
+        """Unlock the repository, or create it if there is none. Raises `HostError` if the target cannot be reached."""
         _require_programs()
         if await self._asked("unlock") is not None:
             return
@@ -105,8 +106,8 @@ class MachineStore:
         await self._asked("unlock")
 
     async def listing(self) -> StoreListing:
-        """What the target has. Raises `HostError` if the target is not there, and `HostError(not_found)` if it has no
-        store of the machine."""
+        """The snapshots that the target has. Raises `HostError` if the target cannot be reached, and
+        `HostError(not_found)` if it has no store of the machine."""
         _require_programs()
         listed = await self._asked("snapshots", "--no-lock", "--json")
         if listed is None:
@@ -197,8 +198,9 @@ class MachineStore:
                     await sink.send_all(NOTE.encode())  # restic does not store an empty file
         else:
             notes = ()
-        # The note is written before any snapshot is removed: the copies that it names are decided on, and if the agent
-        # crashes here, the next run removes them. The old notes are removed in the same call as the snapshots.
+        # The note is written before any snapshot is removed. With the note the removal is decided: if the agent crashes
+        # here, the next run removes the copies that the note names. The old notes are removed in the same call as the
+        # snapshots.
         ids = [*(each.id for each in gone), *notes]
         if ids:
             await self._run("forget", "--quiet", *ids, timeout=LOOK_SECONDS)
@@ -251,8 +253,8 @@ class MachineStore:
             await self.prune()
 
     async def _asked(self, *arguments: str) -> bytes | None:
-        """What restic says of the store; None if there is no store. None must be certain: `prepare` creates a store
-        then, and `remove` reports the store as removed."""
+        """What restic prints about the store; None if there is certainly no store. It must be certain, because for None
+        `prepare` creates a store and `remove` reports that the store is removed."""
         if isinstance(self._place, MountedTarget):
             look = await self._place.look()
             if not look.there:
@@ -301,7 +303,8 @@ class MachineStore:
                                 "Check the target: it holds data that this node did not store there.",
                             )
         if deadline.cancelled_caught:
-            # The silence of a mounted target is noticed by its helper; here restic itself has taken too long.
+            # Here restic has taken too long in all: the helper of a mounted target notices when the target does not
+            # answer.
             if isinstance(self._place, RemotePlace):
                 raise self._place.failed(f"did not answer within {timeout:g} s (restic {arguments[0]})")
             raise HostError(FailureCode.TIMED_OUT, f"restic {arguments[0]} did not end within {timeout:g} s.")
@@ -318,7 +321,7 @@ class MachineStore:
 
     @contextlib.contextmanager
     def _patience(self, errors: Errors) -> Iterator[trio.CancelScope]:
-        """A scope whose deadline is moved by each request to the target."""
+        """A cancel scope whose deadline is extended by each request to the target."""
         said = ""
         with trio.CancelScope() as scope:
             try:

@@ -53,7 +53,7 @@ def name_of(index: int) -> str:
 
 
 def progress(report: Report, words: str, span: tuple[int, int]) -> OnProgress:
-    """Report each percent once."""
+    """A callback that reports each percent once."""
     last = -1
 
     async def report_percent(done: int, size: int) -> None:
@@ -67,8 +67,9 @@ def progress(report: Report, words: str, span: tuple[int, int]) -> OnProgress:
 
 
 class DiskStream:
-    """Takes blocks of one disk for one copy. `digests`: of all blocks of the disk as it is in this copy: the blocks
-    taken so far replace those of the copy before."""
+    """Takes blocks of one disk for one copy. `digests`: the digests of all blocks of the disk in this copy. They start
+    as those of zeros, or for a copy of changes as those of the copy before, and each block that is taken replaces
+    one."""
 
     def __init__(self, sink: Sink, digests: Digests) -> None:
         self._sink = sink

@@ -1,11 +1,11 @@
-"""Whether the target still has what it was given: each day a seventh of a store's files is read and digested.
+"""Verifies that the target still has what was stored: each day a seventh of a store's files is read and digested.
 
 restic assumes that everything in its index is stored, whatever has happened to the files: after a loss, the next backup
-is reported as complete, and cannot be read. It names each data file by the SHA-256 of its content, so no key is needed
-to verify it.
+is reported as complete, and cannot be restored. restic names each data file by the SHA-256 of its content, so no key is
+needed to verify a file.
 
 Invariant: nothing is destroyed. A file that has changed is moved out of the repository's data (`mounted_tree`), where
-restic does not look, so that the next copy stores again what the disk still has of it.
+restic does not look for it, so that the next copy stores those of its blocks again that the disk still has.
 
 A target that is not on the node is not read at all: its traffic costs money, and S3 servers keep digests of their own.
 """

@@ -1,8 +1,9 @@
-"""nftables, by its JSON (libnftables-json(5)): transactions that are merged while one is under way, and listings.
+"""Access to nftables by its JSON (libnftables-json(5)): listings, and transactions of which several are merged into
+one.
 
-However small, a commit waits for a grace period of the kernel, so commands that arrive while one runs are merged into
-the next. Invariant: if a merged transaction fails, each caller's commands are applied as a transaction of their own,
-which fails or succeeds by itself.
+Every commit, however small, waits for a grace period of the kernel. So commands that arrive during a commit are merged
+into the next one. Invariant: if a merged transaction fails, each caller's commands are applied as a transaction of
+their own, which fails or succeeds by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Json: TypeAlias = "bool | int | str | Sequence[Json] | dict[str, Json] | None"
 Commands: TypeAlias = "Sequence[Json]"
 
 TOGETHER = 64
-"""The most parts of one transaction."""
+"""The most callers whose commands are merged into one transaction."""
 
 _NETFILTER = 12
 _GET_TABLE = 10 << 8 | 1
@@ -36,7 +37,9 @@ _FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _ATTEMPTS = 100
 
 
-class _Part:
+class _PendingCommit:
+    """The commands of one caller of `commit`, which wait to be merged into a transaction."""
+
     def __init__(self, commands: Commands) -> None:
         self.commands = commands
         self.is_done = False
@@ -45,44 +48,44 @@ class _Part:
 
 class Transactions:
     def __init__(self) -> None:
-        self._waiting: list[_Part] = []
+        self._waiting: list[_PendingCommit] = []
         self._turn = trio.Lock()
 
     async def commit(self, commands: Commands) -> None:
         """Apply these commands: all or none of them. Raises `HostError`, or `OSError` if the host cannot start a
         program. After a cancellation, they may have been applied."""
-        part = _Part(commands)
-        self._waiting.append(part)
+        pending = _PendingCommit(commands)
+        self._waiting.append(pending)
         try:
             async with self._turn:
-                if not part.is_done:
-                    # other callers wait for the program, too, and it has its own deadline
+                if not pending.is_done:
+                    # shielded: other callers wait for this program too, and it has its own deadline
                     with trio.CancelScope(shield=True):
                         await self._carry_out()
         finally:
-            if part in self._waiting:
-                self._waiting.remove(part)
-        if part.failure is not None:
-            raise part.failure
+            if pending in self._waiting:
+                self._waiting.remove(pending)
+        if pending.failure is not None:
+            raise pending.failure
 
     async def _carry_out(self) -> None:
-        parts, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+        batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
         try:
-            await load([command for part in parts for command in part.commands])
-        except (HostError, OSError) as error:  # whatever the error is, each part must get its own
-            if len(parts) == 1:
-                parts[0].failure = error
+            await load([command for pending in batch for command in pending.commands])
+        except (HostError, OSError) as error:  # each caller gets the error of its own commands
+            if len(batch) == 1:
+                batch[0].failure = error
             else:
-                await self._one_by_one(parts)
-        for part in parts:
-            part.is_done = True
+                await self._one_by_one(batch)
+        for pending in batch:
+            pending.is_done = True
 
-    async def _one_by_one(self, parts: Iterable[_Part]) -> None:
-        for part in parts:
+    async def _one_by_one(self, batch: Iterable[_PendingCommit]) -> None:
+        for pending in batch:
             try:
-                await load(part.commands)
+                await load(pending.commands)
             except (HostError, OSError) as error:
-                part.failure = error
+                pending.failure = error
 
 
 async def load(commands: Commands) -> None:
@@ -119,8 +122,8 @@ async def list_chain(family: str, table: str, name: str) -> list[dict[str, Json]
 
 
 async def list_all() -> bytes:
-    """Everything that the host has, ours and others', as input for `entries`. The cost of this listing does not
-    multiply with the number of tables."""
+    """Everything that the host has, ours and others', as input for `entries`: one listing, which is cheaper than a
+    listing of each table."""
     return await run_program("nft", "-j", "list", "ruleset")
 
 
@@ -135,7 +138,8 @@ def table(family: str, name: str) -> Json:
 
 
 def no_table(family: str, name: str) -> list[Json]:
-    """Removes the table, whether it exists or not: a deletion by itself fails if the table does not exist."""
+    """Commands that remove the table, whether it exists or not. They add it first, since a deletion fails if the table
+    does not exist."""
     return [table(family, name), {"delete": {"table": {"family": family, "name": name}}}]
 
 
@@ -144,7 +148,7 @@ def chain(family: str, table: str, name: str, **hook: Json) -> Json:
 
 
 def emptied_chain(family: str, table: str, name: str, **hook: Json) -> list[Json]:
-    """The chain, created and without rules."""
+    """Commands that leave the chain empty, and create it if it does not exist."""
     return [
         chain(family, table, name, **hook),
         {"flush": {"chain": {"family": family, "table": table, "name": name}}},
@@ -152,7 +156,7 @@ def emptied_chain(family: str, table: str, name: str, **hook: Json) -> list[Json
 
 
 def no_chain(family: str, table: str, name: str) -> list[Json]:
-    """Removes the chain, whether it exists or not."""
+    """Commands that remove the chain, whether it exists or not."""
     body: Json = {"chain": {"family": family, "table": table, "name": name}}
     return [chain(family, table, name), {"flush": body}, {"delete": body}]
 
@@ -176,7 +180,7 @@ def elements(family: str, table: str, name: str, members: Sequence[Json]) -> lis
 
 
 def no_elements(family: str, table: str, name: str, members: Sequence[Json]) -> list[Json]:
-    """Removes the elements, whether they exist or not."""
+    """Commands that remove the elements, whether they exist or not."""
     if not members:
         return []
     body: Json = {"element": {"family": family, "table": table, "name": name, "elem": members}}
@@ -231,7 +235,7 @@ def tables() -> frozenset[tuple[str, str]]:
 
 
 def _messages(kernel: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """(type, flags, body) to the end of one answer."""
+    """The messages of one answer, each as (type, flags, body)."""
     while True:
         data = kernel.recv(1 << 17)
         while data:

@@ -7,9 +7,10 @@ again. So the chain must come *after* the anti-spoofing chain (`PRIORITY` is gre
 the anti-spoofing chain drops is never shaped, and every frame is checked before it is shaped. tc's own redirection
 would come before both and bypass the filter, which is why it is not used.
 
-Invariants: the shaper is created first and removed last, so unless somebody else removed it, no shaper means nothing to
-remove; each function ends in the same state however often it is repeated and wherever an earlier one was killed; a
-chain whose shaper has gone drops, and is created anew by the next `set_rate`.
+Invariants: the shaper is created first and removed last. So if there is no shaper, nothing has to be removed, unless
+somebody else has removed the shaper; each function ends in the same state however often it is repeated and wherever an
+earlier one was killed; a chain whose shaper no longer exists drops packets, and is created again by the next
+`set_rate`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_pr
 PRIORITY = -200
 """The priority of the chain that sends a tap's packets to its shaper, at the tap's ingress."""
 
-UNEQUAL = 0
-"""The result of `seen_rate` if the two directions have different rates. It is never a rate that was requested."""
+RATES_DIFFER = 0
+"""The result of `seen_rate` if a tap's limit is incomplete, or differs between the two directions. It is never a rate
+that was requested."""
 
 _BITS = 1_000_000
 _BURST_SECONDS = 0.004
@@ -63,18 +65,20 @@ async def set_rate(device: str, mbps: int | None) -> None:
 
 
 async def seen_rate(device: str) -> int | None:
-    """The tap's limit on the host: None is no limit at all, `UNEQUAL` an incomplete one."""
+    """The tap's limit on the host in megabits a second; None if it has no limit, `RATES_DIFFER` if the limit is
+    incomplete or the directions differ."""
     shaper = shaper_of(device)
     to_guest, from_guest = await _bucket_rate(device), await _bucket_rate(shaper)
     if to_guest is None and not _exists(shaper):
         return None
     if to_guest == from_guest and to_guest is not None and await _is_sent_to(device, shaper):
         return to_guest
-    return UNEQUAL
+    return RATES_DIFFER
 
 
 async def seen_rates(naming: Naming) -> dict[str, int]:
-    """As `seen_rate`, for every tap of ours with any part of a limit: four programs however many taps there are."""
+    """As `seen_rate`, for every tap of ours with any part of a limit. Runs four programs, however many taps there
+    are."""
     rated = await rated_devices(naming)
     if not rated:
         return {}
@@ -85,7 +89,7 @@ async def seen_rates(naming: Naming) -> dict[str, int]:
         shaper = shaper_of(device)
         to_guest, from_guest = buckets.get(device), buckets.get(shaper)
         is_whole = to_guest is not None and to_guest == from_guest and _sends(listing, device, shaper)
-        found[device] = to_guest if is_whole and to_guest is not None else UNEQUAL
+        found[device] = to_guest if is_whole and to_guest is not None else RATES_DIFFER
     return found
 
 
@@ -153,13 +157,14 @@ def _shaper_prefix(device_prefix: str) -> str:
 
 
 def _is_number(digits: str) -> bool:
-    """Whether this is a number of nine digits in base 36: 44 bits never need more digits, and another prefix would
-    leave a different number of characters."""
+    """Whether this is a number of nine digits in base 36, as many as 44 bits need. After another prefix there would be
+    a different number of characters."""
     return len(digits) == 9 and digits.isascii() and digits.isalnum() and int(digits, 36) < 16**_HEX_DIGITS
 
 
 def _bucket(mbps: int) -> str:
-    """tc's arguments for one bucket. It splits long packets of offloading NICs into what it can hold."""
+    """tc's arguments for one bucket. A bucket splits the long packets of offloading NICs into packets that it can
+    hold."""
     bytes_a_second = mbps * _BITS // 8
     burst = max(_LEAST_BURST_BYTES, int(bytes_a_second * _BURST_SECONDS))
     limit = burst + max(_LEAST_QUEUE_BYTES, int(bytes_a_second * _QUEUE_SECONDS))
@@ -203,7 +208,7 @@ def _buckets(listing: bytes, asked: str = "") -> dict[str, int]:
 
 async def _is_sent_to(device: str, shaper: str) -> bool:
     """Whether packets that the tap receives go to this shaper. A shaper that was removed and created again has another
-    number, and the chain still shows the old one."""
+    interface number, while the chain still refers to the old number."""
     status, output, _ = await try_program("nft", "-j", "list", "chain", "netdev", device, _CHAIN)
     if status != 0:
         return False
@@ -220,7 +225,8 @@ async def _nft(*commands: dict[str, Any]) -> None:
 
 
 def _fresh_table(device: str) -> list[dict[str, Any]]:
-    """Add, delete, add: deleting requires that the table exists. The first two remove it, whether it existed or not."""
+    """Add, delete and add the table. The first two commands remove it, whether it existed or not: a deletion requires
+    that it exists."""
     table = {"table": {"family": "netdev", "name": device}}
     return [{"add": table}, {"delete": table}, {"add": table}]
 
@@ -235,7 +241,7 @@ def _chain(device: str, shaper: str) -> list[dict[str, Any]]:
 
 
 async def _unless_gone(device: str, *arguments: str) -> None:
-    """Run a command that removes something of a device; that the device has vanished meanwhile is no failure."""
+    """Run a command that removes something of a device. It is no failure if the device has vanished meanwhile."""
     try:
         await run_program(*arguments)
     except ProgramFailed:
