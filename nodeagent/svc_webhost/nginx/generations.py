@@ -27,6 +27,7 @@ from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Launcher, LauncherError
 from svc_webhost.nginx import probe, program
 from svc_webhost.nginx.access import hold_passwords
+from svc_webhost.nginx.brotli import MODULE, Replaced, state_of
 from svc_webhost.nginx.logs import rotate
 from svc_webhost.nginx.model import SiteServer
 from svc_webhost.nginx.render import Ports, render_main, render_site, site_logs
@@ -81,19 +82,32 @@ class Generations:
     """One caller at a time: callers must not overlap."""
 
     def __init__(
-        self, folders: HostFolders, launcher: Launcher, ports: Ports, *, worker_user: str = "www-data"
+        self,
+        folders: HostFolders,
+        launcher: Launcher,
+        ports: Ports,
+        *,
+        worker_user: str = "www-data",
+        brotli: Path = MODULE,
     ) -> None:
+        """`brotli`: where nginx's module is, if it is installed."""
         self._folders = folders
         self._launcher = launcher
         self._ports = ports
         self._worker_user = worker_user
         self._tree = Tree(folders.nginx)
+        self._brotli_file = brotli
+        self._brotli: Path | None = None
+        """The module, if nginx can load it."""
+        self._modules: Replaced | None = None
+        """Those of the last test with the module."""
         self._proven: int | None = None
         """The only generation with which nginx has answered for a while."""
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
         """Serve exactly these sites. If nginx already does, nothing is written or reloaded. See `apply`."""
         await trio.to_thread.run_sync(self._prepare)
+        await self._try_modules()
         wanted, refused = await self._render({site.number: site for site in sites})
         base, served = await self._base()
         there = await trio.to_thread.run_sync(self._tree.sites, base)
@@ -113,8 +127,9 @@ class Generations:
         Call it without changes, too: it starts a stopped nginx again.
         """
         await trio.to_thread.run_sync(self._prepare)
+        anew = await self._try_modules()
         rendered, refused = await self._render(changes)
-        refused |= await self._apply(rendered)
+        refused |= await self._apply(rendered, anew=anew)
         return refused
 
     async def difference(self, site: SiteServer) -> str | None:
@@ -151,6 +166,22 @@ class Generations:
             except _NotServedError as error:
                 raise NginxError(f"The web server did not reopen its logs: {error}") from error
         return rotated
+
+    async def _try_modules(self) -> bool:
+        """Find out whether nginx can load the module for brotli. Returns whether that has changed."""
+        found = await trio.to_thread.run_sync(state_of, self._brotli_file, Path(program.PROGRAM))
+        if found == self._modules:
+            return False
+        before, self._brotli, self._modules = self._brotli, None, found
+        if found[0] is not None:
+            text = render_main(0, self._folders, self._ports, self._worker_user, self._brotli_file)
+            try:
+                main = await trio.to_thread.run_sync(self._tree.write_trial, {}, text)
+            except OSError as error:
+                raise NginxError(f"The web server's configuration cannot be written: {error.strerror}.") from error
+            if (await program.test(self._folders, main)).refused is None:
+                self._brotli = self._brotli_file
+        return self._brotli != before
 
     async def _apply(self, changes: dict[int, _Rendered], *, anew: bool = False) -> dict[int, str]:
         """`anew`: write a new generation even without changes of sites, since the main file is another one."""
@@ -367,7 +398,7 @@ class Generations:
         return sum(rotate(folder) for folder in (self._folders.nginx, *self._folders.site_logs.iterdir()))
 
     def _main(self, generation: int) -> str:
-        return render_main(generation, self._folders, self._ports, self._worker_user)
+        return render_main(generation, self._folders, self._ports, self._worker_user, self._brotli)
 
     def _prepare(self) -> None:
         """Create the folders. Workers must reach the challenges and their temporary files. No account can list the

@@ -24,6 +24,7 @@ from svc_webhost.nginx.access import (
     staged_rules,
     wordpress_rules,
 )
+from svc_webhost.nginx.brotli import brotli_directives, load_brotli
 from svc_webhost.nginx.files import NOTHING, files_rules, kept_for_a_year
 from svc_webhost.nginx.model import (
     PROBE,
@@ -93,9 +94,12 @@ def render_site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprin
     return "\n".join(_indented(_site(site, folders, ports, fingerprint))) + "\n"
 
 
-def render_main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> str:
-    """The main file, which includes the files of all sites. Blocks: the certificate of the previews is looked for."""
-    return "\n".join(_indented(_main(generation, folders, ports, worker_user))) + "\n"
+def render_main(
+    generation: int, folders: HostFolders, ports: Ports, worker_user: str, brotli: Path | None = None
+) -> str:
+    """The main file, which includes the files of all sites. `brotli`: the module, if nginx can load it. Blocks: the
+    certificate of the previews is looked for."""
+    return "\n".join(_indented(_main(generation, folders, ports, worker_user, brotli))) + "\n"
 
 
 def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None) -> Iterator[str]:
@@ -333,8 +337,10 @@ _SUSPENDED: Final = (
 )
 
 
-def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> Iterator[str]:
+def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str, brotli: Path | None) -> Iterator[str]:
     yield f"# Generation {generation}: written by the panel, which replaces it whole."
+    if brotli is not None:
+        yield from load_brotli(brotli)
     yield f"user {worker_user};"
     yield "daemon off;"
     yield "worker_processes auto;"
@@ -350,6 +356,8 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     yield "http {"
     yield from types_of_files()
     yield from _HTTP
+    if brotli is not None:
+        yield from brotli_directives(_COMPRESSED, _LEAST_COMPRESSED)
     yield from visitor_bounds()
     for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         yield f'{kind}_temp_path "{folders.nginx}/temporary/{kind}";'
@@ -414,6 +422,13 @@ _BUFFER: Final = 8191
 timer: this never times out, and a worker that is ended by a reload sees no activity and cuts the answer off. PHP, Node
 and others write in powers of two, so no buffer has such a size."""
 
+_COMPRESSED: Final = (
+    "text/plain text/css text/xml application/javascript application/json application/xml"
+    " application/rss+xml application/manifest+json image/svg+xml"
+)
+"""Types that are compressed, besides text/html."""
+_LEAST_COMPRESSED: Final = 1024
+
 _HTTP: Final = (
     "default_type application/octet-stream;",
     "access_log off;",
@@ -435,9 +450,8 @@ _HTTP: Final = (
     "gzip on;",
     "gzip_vary on;",
     "gzip_proxied any;",
-    "gzip_min_length 1024;",
-    "gzip_types text/plain text/css text/xml application/javascript application/json application/xml"
-    " application/rss+xml application/manifest+json image/svg+xml;",
+    f"gzip_min_length {_LEAST_COMPRESSED};",
+    f"gzip_types {_COMPRESSED};",
     "ssl_protocols TLSv1.2 TLSv1.3;",
     "ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20;",
     "ssl_prefer_server_ciphers off;",

@@ -402,6 +402,15 @@ def test_where_the_kernel_has_no_ipv6_nothing_listens_on_it() -> None:
     assert "listen 8443 ssl http2;" in text
 
 
+def test_a_module_is_loaded_before_all_blocks_and_only_where_it_is() -> None:
+    module = Path("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so")
+
+    text = render_main(1, FOLDERS, PORTS, "www-data", module)
+
+    assert text.index(f'load_module "{module}";') < text.index("events {") < text.index("brotli on;")
+    assert "brotli" not in render_main(1, FOLDERS, PORTS, "www-data")
+
+
 def test_another_certificate_at_the_same_place_makes_another_file() -> None:
     site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root=ROOT), certificate=CERTIFICATE)
 

@@ -9,7 +9,9 @@ import pytest
 import trio
 
 from svc_webhost.crypt import hash_visitors_password
-from svc_webhost.nginx import Login, PathRedirect, Php, ProtectedPath, SiteServer, StaticRoot, WordPress
+from svc_webhost.nginx import Generations, Login, PathRedirect, Php, ProtectedPath, SiteServer, StaticRoot, WordPress
+from svc_webhost.nginx.brotli import MODULE
+from svc_webhost.nginx.program import NGINX
 from tests.support.apache import accepting, php_fpm
 from tests.support.nginx import Sites, nginx_sites
 
@@ -166,3 +168,34 @@ async def test_pages_are_sent_as_utf_8_where_the_site_wants_so_and_nothing_else_
 
     assert before == types
     assert await asked() == {**types, "/": "text/html; charset=utf-8"}
+
+
+async def test_a_module_for_brotli_that_nginx_cannot_load_keeps_no_site_from_being_served(nginx: Sites) -> None:
+    module = nginx.folders.nginx / "brotli.so"
+    generations = Generations(nginx.folders, nginx.launcher, nginx.ports, brotli=module)
+    site = furnished(nginx, serves=StaticRoot(root=root(nginx)))
+    (nginx.folders.sites / "s1001" / "public" / "a.css").write_text("p { color: red }\n" * 200)
+
+    await generations.start([site])
+    module.write_bytes(b"built for another nginx")
+    refused = [await generations.apply({1001: site}), await generations.apply({})]
+    nginx.launcher.end(NGINX)
+    module.unlink()
+    refused.append(await generations.apply({}))
+    answer = await nginx.visit(HOST, "/a.css", **{"Accept-Encoding": "gzip, br"})
+
+    assert refused == [{}, {}, {}]
+    assert answer.headers["Content-Encoding"] == "gzip"
+
+
+async def test_answers_are_compressed_as_the_browser_can_read_them(nginx: Sites) -> None:
+    site = furnished(nginx)
+    (nginx.folders.sites / "s1001" / "public" / "a.css").write_text("p { color: red }\n" * 200)
+    await nginx.generations.start([site])
+
+    said = [
+        (await nginx.visit(HOST, "/a.css", **{"Accept-Encoding": offered})).headers.get("Content-Encoding")
+        for offered in ("identity", "gzip", "gzip, br")
+    ]
+
+    assert said == [None, "gzip", "br" if MODULE.exists() else "gzip"]
