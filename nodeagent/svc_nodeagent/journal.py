@@ -1,4 +1,4 @@
-"""The agent's journal: which operations were started and how they ended, so that none is executed twice.
+"""The agent's journal records which operations were started and how they ended, so that none is executed twice.
 
 An append-only file of lines, each a CRC-32 and a JSON record. Invariants:
 
@@ -124,8 +124,8 @@ class Journal:
         await self._write_waiting(entry)
 
     async def _write_waiting(self, entry: _Entry) -> None:
-        """Write the records that wait. Of several callers the one whose turn it is writes the records of all, so a
-        burst of operations costs one fsync."""
+        """Write the waiting records. Of several concurrent callers, the first one writes the records of all, so a burst
+        of operations costs one fsync."""
         async with self._turn:
             if not entry.written and entry.error is None:
                 batch, self._waiting = self._waiting, []

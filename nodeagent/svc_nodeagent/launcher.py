@@ -3,9 +3,9 @@
     svc-node-launcher DATA [options of `svc-nodeagent run`]
 
 The controller must accept a release on trial (releases.py) within a number of seconds; the agent then removes
-`trial.json`. If the release ends before that, or the time is over, the release before is started again. A host keeps
-its launcher when the agent is upgraded, so the launcher knows only one thing of a release: where its program is. Stop
-signals are passed on.
+`trial.json`. If the new release ends before that, or the time is over, the previous release is started again. A host
+keeps its launcher when the agent is upgraded, so the launcher knows only one thing of a release: where its program is.
+Stop signals are passed on.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Invariants, at the first request and at every redirect:
 
-- the addresses that a name resolves to are checked, and one of exactly these is dialled: so it does not matter whether
-  the name resolves to something else a moment later. Only addresses of the public Internet, and of networks that the
-  operator allows, are dialled: the server's owner must not be able to reach this host's loopback interface or the
-  network behind this host through us;
+- the addresses that a name resolves to are checked, and one of exactly these is dialled, so that a name which resolves
+  differently a moment later changes nothing. Only addresses of the public Internet, and of networks that the operator
+  allows, are dialled: the server's owner must not reach the loopback interface of this host, or the network behind it,
+  through us;
 - a response is never decompressed. We do not ask for a Content-Encoding, and 1 kB that was compressed may become a
   gigabyte;
 - proxies and credentials of the environment are not used.

@@ -10,10 +10,11 @@
 A release is named by its version and the first 12 digits of its wheel's SHA-256. Invariants:
 
 - anything with a name under `releases` or `libraries` is complete, and `current` names a release at any moment;
-- a release on trial was asked for, and the one before is still there: a process that finds `trial.json` can roll back.
+- a release on trial was requested by the controller, and the previous release is still installed: so a process that
+  finds `trial.json` can roll back.
 
-Only the standard library is used: this runs before anything else is installed, and must work whatever a new release is
-like.
+This module uses only the standard library: it runs before anything else is installed, and must work even if a new
+release does not.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _SENT: Final = 250_000
 
 
 class SimulatedNetwork(Wire):
-    """One machine's: what was applied, and what is carried of it."""
+    """The network of one simulated machine: what was applied, and what the host carries of it."""
 
     spec: NetworkSpec
     carried: tuple[str, ...]
@@ -87,7 +87,7 @@ class SimulatedNetworks:
         return tuple(addresses)
 
     def remove(self, vm_id: UUID) -> tuple[str, ...]:
-        """The machine is deleted. Returns what was carried for it."""
+        """Remove the network of a deleted machine; returns the addresses that the host carried for it."""
         network = self.networks.pop(vm_id, None)
         return network.carried if network is not None else ()
 

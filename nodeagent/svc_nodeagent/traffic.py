@@ -1,7 +1,7 @@
 """The ledger of traffic: the sums of a host's counters, by machine and calendar month (UTC).
 
-A reading of a tap has its counters' values, and identifies where they started (`origin`). The difference to the
-previous reading is added to the machine's account. The sum is a lower bound, by these rules:
+A reading of a tap has the values of its counters, and `origin` identifies when they started at zero. The difference to
+the previous reading is added to the machine's account. By these rules the sum is a lower bound:
 
 - counters with another origin, or that went back, started again at zero: their value is added, and `resets` grows; what
   an earlier tap counted after its last reading is lost;
@@ -135,7 +135,8 @@ class _Account(BaseModel):
 
 
 class _State(BaseModel):
-    """`positions` by device stay as long as their machine has an account, so that a tap made anew is known as one."""
+    """The stored ledger. `positions`: the last reading by device. It is kept as long as the machine has an account, so
+    that a tap that was created again is recognised as such."""
 
     model_config = ConfigDict(extra="forbid")
 

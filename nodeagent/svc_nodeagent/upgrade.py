@@ -5,8 +5,8 @@ Invariants:
 - nothing is unpacked before the signature of the controller's authority and the digest have been verified;
 - this release keeps running until the new one is complete and has started once; then it ends in order, with its
   operations in the journal, and the launcher starts the new one on trial;
-- the release that runs in the end answers the controller: the new one that it runs, the old one why the new one does
-  not.
+- the release that runs in the end answers the controller: the new release that it runs, or the old one why the new one
+  does not run.
 """
 
 from __future__ import annotations

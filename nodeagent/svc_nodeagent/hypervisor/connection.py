@@ -2,15 +2,15 @@
 
 Invariants:
 
-- a call that does not return costs its caller the deadline and this connection one of its few threads; nothing else
-  waits for it;
+- a call that does not return holds up its caller until the deadline, and occupies one of the connection's few threads;
+  nothing else waits for the call;
 - a query has a deadline of its own (`CALL_TIMEOUT_SECONDS`); an order, which changes something, has none (`PATIENT`):
-  if libvirt is slow, it is not known what it did, so the agent waits for an order as long as the order's operation
-  lasts;
-- libvirt's errors become `HostError`; a broken connection becomes `ConnectionLost`, after which the same work may be
-  requested again: reconnection continues for ever, with a pause that grows to `MAX_PAUSE_SECONDS`;
-- after every (re)connection each listener gets `reconnected`, because the events since the previous connection were not
-  seen.
+  after a timeout it would not be known what libvirt has done, so the agent waits for the order until its operation
+  ends;
+- libvirt's errors become `HostError`; a broken connection becomes `ConnectionLost`, after which the caller may repeat
+  the call: the agent reconnects for ever, with a pause that grows to `MAX_PAUSE_SECONDS`;
+- after every connection and reconnection each listener gets `reconnected`, because it has missed the events since the
+  previous connection.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LifecycleEvent:
 
 
 class Listener(Protocol):
-    """Called in the Trio thread; must not block."""
+    """Gets libvirt's events. Its methods are called in the Trio thread and must not block."""
 
     def reconnected(self) -> None: ...
     def lifecycle(self, event: LifecycleEvent) -> None: ...
@@ -99,7 +99,7 @@ class Connection:
         return self._connection is not None
 
     def statistics(self) -> dict[str, int]:
-        """`busy`: calls inside libvirt now, including abandoned ones that never returned."""
+        """`busy`: the number of calls inside libvirt now, including abandoned calls that have not returned."""
         return {"busy": int(self._limiter.borrowed_tokens), "threads": int(self._limiter.total_tokens)}
 
     async def call(
@@ -123,7 +123,7 @@ class Connection:
             except libvirt.libvirtError as error:
                 raise self._translated(error, connection) from error
             except (SystemError, UnicodeDecodeError) as error:
-                # The binding raises this for a text that is not UTF-8. Such a text comes from a guest's agent, since
+                # The binding raises this for a text that is not UTF-8. Only a guest's agent can send such a text:
                 # libvirt's own texts are UTF-8.
                 raise LibvirtError(
                     FailureCode.HOST,
@@ -279,7 +279,8 @@ def version_text(number: int) -> str:
 
 
 async def start_daemons() -> bool:
-    """Start virtlogd and libvirtd if no init system does that; False if one does. Raises `HostError`."""
+    """Start virtlogd and libvirtd if there is no init system to do that. Returns False if there is one. Raises
+    `HostError`."""
     if await trio.Path("/run/systemd/system").exists() or os.geteuid() != 0:
         return False
     for daemon in ("virtlogd", "libvirtd"):

@@ -1,4 +1,5 @@
-"""Consoles of guests: the serial line shared by any number of viewers, and the screen as libvirt's own descriptor.
+"""Consoles of guests: the serial line, which any number of viewers share, and the screen, for which libvirt gives a
+descriptor.
 
 One task reads a running guest's pseudo-terminal from its start to its end, whether or not there are viewers, so the
 guest never blocks on output. The output goes into a bounded scrollback and to each viewer; a viewer that does not read
@@ -51,8 +52,8 @@ class SerialLine:
         descriptor = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             tty.setraw(descriptor)
-            # Earlier output is in the log file. It is taken from there, so it is flushed here and not read from the
-            # terminal as well.
+            # Earlier output is read from the log file. So what the terminal has buffered of it is discarded, or viewers
+            # would get it twice.
             termios.tcflush(descriptor, termios.TCIFLUSH)
             self._scrollback.add(await in_thread(_tail, self._log, SCROLLBACK_BYTES))
             self._descriptor = descriptor
@@ -74,7 +75,7 @@ class SerialLine:
         return self._descriptor is not None
 
     def watch(self) -> SerialViewer:
-        """A new viewer, who first gets the scrollback."""
+        """Add a viewer, which first gets the scrollback."""
         viewer = SerialViewer(self)
         viewer.give(self._scrollback.content())
         if self.ended:
@@ -126,7 +127,7 @@ class SerialLines:
             return line
         path = serial_path(await self._guests.domain_xml(vm_id))
         line = self._lines.get(vm_id)
-        if line is not None and not line.ended:  # another viewer was faster
+        if line is not None and not line.ended:  # another viewer has opened the line meanwhile
             return line
         if path is None:
             raise HostError(

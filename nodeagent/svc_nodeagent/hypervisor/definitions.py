@@ -31,7 +31,8 @@ log = structlog.get_logger()
 
 
 class Definitions:
-    """The methods are steps: while one runs, `turns` makes other steps of the same machine wait."""
+    """Writes records and what is derived from them. The callers hold the machine's lock (`turns`), so no other step of
+    the machine runs meanwhile."""
 
     def __init__(
         self,
@@ -60,7 +61,8 @@ class Definitions:
             raise absent(vm_id) from error
 
     async def write(self, record: MachineRecord, password_hash: str | None = None) -> None:
-        """Write the record. `password_hash` is for the first boot's password; None leaves an existing hash in place."""
+        """Write the record. `password_hash` is the hash of the password for the first boot; None leaves an existing
+        hash in place."""
         await in_thread(self._write, record, password_hash)
 
     async def with_network(self, vm_id: UUID, network: NetworkSpec) -> MachineRecord:
@@ -76,8 +78,9 @@ class Definitions:
         return record.model_copy(update={"network": known.network})
 
     async def apply_network(self, record: MachineRecord) -> None:
-        """The record is written first: after a crash in between, the host's network is made what the record says. If
-        the host refuses the network, the record gets its previous network back."""
+        """Write the record with its network, then apply the network on the host. After a crash in between, the next
+        start of the agent applies what the record says. If the host refuses the network, the record gets its previous
+        network back."""
         before = await self.record(record.vm_id)
         await self.write(record)
         fault_point("network.recorded")

@@ -64,7 +64,7 @@ async def inspect(path: Path, format: str | None = None) -> DiskInfo:
 
 
 async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
-    """Create those of the disks that do not exist. Volumes are left out: they are created separately, before. Raises
+    """Create the disks that do not exist yet, except volumes, which are created separately before. Raises
     `HostError(invalid)` if disk 0 is smaller than its image."""
     for disk in record.disks:
         path = folders.disk_of(record.vm_id, disk)
@@ -109,8 +109,8 @@ def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
 
 
 def destroy(folders: Folders, vm_id: UUID) -> None:
-    """Remove the machine's folder. The record, and the mark of an abandoned creation, are removed last: they say that
-    there is something to remove."""
+    """Remove the machine's folder. The record and the mark of an abandoned creation are removed last: while they exist,
+    an interrupted removal is continued."""
     folder = folders.machine(vm_id)
     if not folder.exists():
         return
@@ -125,8 +125,9 @@ def destroy(folders: Folders, vm_id: UUID) -> None:
 
 
 def retain(folders: Folders, vm_id: UUID) -> tuple[str, ...]:
-    """Move the disks to retained/, with a record of their image, and the state of firmware and TPM, without which a
-    sealed disk does not open; returns their names below the data folder."""
+    """Move the disks to retained/, together with a record that names their image, and with the state of firmware and
+    TPM, without which a disk that is sealed to the TPM cannot be opened. Returns the names of the disks below the data
+    folder."""
     kept = folders.retained / str(vm_id)
     folder = folders.machine(vm_id)
     record = folder / RECORD

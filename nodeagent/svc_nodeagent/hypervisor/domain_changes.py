@@ -1,7 +1,7 @@
-"""Changes of guests' states that wait to be sent: the latest of each machine, in the order of arrival.
+"""The changes of guests' states that wait to be sent: the latest change of each machine, in the order of arrival.
 
-A change that was not yet fetched is replaced by the next change of the same machine, so the last state of each machine
-is correct however many changes were missed.
+A change that was not sent yet is replaced by the next change of the same machine. So the last state that is sent for a
+machine is correct, however many changes were left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DomainChanges:
             self._states.pop(vm_id, None)
         else:
             self._states[vm_id] = state
-        self._changes.pop(vm_id, None)  # moves it to the end: changes are sent in the order in which they arrived
+        self._changes.pop(vm_id, None)  # so that the machine moves to the end: changes are sent in the order of arrival
         change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
         self._changes[vm_id] = change
         self._changed.set()
@@ -36,7 +36,8 @@ class DomainChanges:
     def missed(
         self, observed: Mapping[UUID, tuple[DomainState, StateCause | None]]
     ) -> list[tuple[UUID, DomainState, StateCause | None]]:
-        """The changes from the states last seen to the listed states. A machine that is not listed is absent."""
+        """The changes that were missed: where the states in `observed` differ from those last seen. A machine that is
+        not in `observed` is absent."""
         now = {
             vm_id: observed.get(vm_id, (DomainState.ABSENT, None)) for vm_id in self._states.keys() | observed.keys()
         }

@@ -1,8 +1,9 @@
 """A machine's record as libvirt's domain XML, and libvirt's states as ours.
 
 Invariants of the definition: no TCP listener (VNC on a private socket, reached through libvirt's descriptor only);
-every file is named with its format, so nothing is probed; libvirt relabels no file, because images are shared and the
-agent sets each disk's owner itself; the network device is a tap that the agent created, gave its rules and brought up.
+every file is named with its format, so no format is probed; libvirt does not change the owner of files, because images
+are shared and the agent sets the owner of each disk; the network device is a tap that the agent has created, for which
+it has set the rules, and which it has brought up.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class BaseImage:
 
 @dataclass(frozen=True)
 class DirectBoot:
-    """What is booted from memory instead of the machine's own disk, and the disk that the booted system reads instead
-    of the seed."""
+    """The kernel and initial file system that are booted instead of the machine's disk, and the disk that the booted
+    system reads instead of the seed."""
 
     kernel: Path
     initrd: Path
@@ -79,8 +80,8 @@ def domain_xml(
 
     system = ElementTree.SubElement(domain, "os")
     _text(system, "type", "hvm", arch="x86_64", machine="q35")
-    # The rescue system is not signed for any firmware, so it boots with the plain platform, and does not use the state
-    # of the machine's firmware and TPM.
+    # The rescue system is not signed, so no Secure Boot firmware would start it. It boots with the plain platform, and
+    # the state of the machine's firmware and TPM is not used.
     platform = record.platform if boot is None else PLAIN
     add_firmware(system, platform, folders.nvram(record.vm_id))
     if boot is not None:
@@ -132,7 +133,8 @@ def domain_xml(
 
 
 def volume_xml(volume_id: UUID, index: int, folders: Folders) -> str:
-    """A volume as the device that a running guest gets: the same as in the machine's definition."""
+    """The device element for attaching a volume to a running guest, identical to the one in the machine's
+    definition."""
     devices = ElementTree.Element("devices")
     path, serial = folders.volume(volume_id), volume_serial(volume_id)
     _disk(devices, disk_target(index), path, "qcow2", serial=serial)
@@ -294,9 +296,9 @@ def _disk(
 
 
 def _slots(devices: ElementTree.Element, record: MachineRecord) -> None:
-    """A PCI Express port for each device, and for each volume that the machine may get while it runs, since a port
-    cannot be added then. NICs get the first ports, so that the names of the guest's network interfaces do not depend on
-    the number of volumes."""
+    """Add a PCI Express port for each device, and for each volume that the machine may get while it runs, since ports
+    cannot be added to a running guest. NICs get the first ports, so that the names of the guest's network interfaces do
+    not depend on the number of volumes."""
     # PCI devices other than volumes: the machine's first disk, the seed, the NICs; then the buses of the serial ports
     # and of the CD drive, the tablet, the rng and the balloon.
     others = 2 + len(record.network.nics) + 5

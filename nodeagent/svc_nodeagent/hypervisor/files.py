@@ -12,8 +12,9 @@
     metrics/<vm_id>    hourly samples
     traffic.json       the ledger of traffic
 
-Invariants: a file under its own name is complete and on disk (written under a temporary name, synced, renamed, folder
-synced), so existence is a recovery point; the record is written before anything it describes, and removed last.
+Invariants: a file that has its final name is complete and on disk (it is written under a temporary name, synced and
+renamed, and the folder is synced), so after a crash an existing file need not be created again; the record is written
+before anything that it describes, and removed last.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ FILE_THREADS = trio.CapacityLimiter(4)
 
 
 class MachineRecord(BaseModel):
-    """All that the domain, the seed and the network of a machine are derived from. The only secrets in it are those
-    that the machine's owner has written into `seed.user_data`, which the guest may read as long as it is there."""
+    """The record of a machine, from which its domain, seed and network are derived. It contains no secrets except those
+    that the machine's owner has written into `seed.user_data`, which the guest can read anyway."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,7 +87,7 @@ class MachineRecord(BaseModel):
 
 
 class FirstBoot(BaseModel):
-    """The one secret of a machine, kept apart until its first boot has used it."""
+    """The only secret of a machine, in a file of its own until the first boot has used it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -243,7 +244,7 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """Converts a record of the first version, which had the topology on the NIC (now each address has it) and listed
+    """Convert a record of the first version, which had the topology in the NIC (now each address has one) and listed
     routed addresses one by one. So machines keep their networks when their agent is upgraded."""
     for nic in record["network"]["nics"]:
         topology = nic.pop("topology", None)
@@ -268,6 +269,6 @@ def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, in
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Do file work in a thread. A cancellation waits for the end of the work: a write that has started is completed,
-    not abandoned."""
+    """Do file work in a thread. If the caller is cancelled, this still waits for the end of the work: a write that has
+    started is always completed."""
     return await trio.to_thread.run_sync(partial(work, *arguments, **named), limiter=FILE_THREADS)

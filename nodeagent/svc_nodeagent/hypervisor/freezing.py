@@ -46,8 +46,8 @@ async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[A
         try:
             work(domain)
         finally:
-            # Thawed here as well, because this thread may outlive its caller. `thaw` does it again, and reports the
-            # result.
+            # Thawed here too, because this thread may continue after its caller has ended. `thaw` repeats it and
+            # reports the result.
             with suppress(libvirt.libvirtError):
                 domain.fsThaw()
         return frozen
@@ -58,9 +58,9 @@ async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[A
 
 
 async def thaw(vm_id: UUID, guests: Guests, *, at_most: float | None = None) -> bool:
-    """Let the guest write again, if its file systems may have been left frozen. Usually there is nothing to thaw, or no
-    agent in the guest. While the guest's agent does not answer, it is asked again, for two minutes or `at_most`
-    seconds; returns False if there is still no answer."""
+    """Thaw the guest's file systems, in case they are still frozen. Usually they are not, or there is no agent in the
+    guest. While the guest's agent does not answer, it is asked again, for two minutes or `at_most` seconds; returns
+    False if there is still no answer."""
 
     def work(domain: Any) -> None:
         if domain.isActive():

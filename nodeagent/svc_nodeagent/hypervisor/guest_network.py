@@ -1,9 +1,10 @@
-"""The changes that give a running guest its machine's network: pure, from what its agent reports.
+"""Computes the commands that give a running guest its machine's network, from what the guest's agent reports. These are
+pure functions.
 
-Only the record's settings are touched: an address is added if the guest does not have it, and removed if the earlier
-record had it and the new one does not; a family's default route is set if the guest had none of the NIC's addresses of
-that family, or if the gateway changed. Anything else that the guest's owner configured stays. At the next start the
-seed says the same.
+Only what the record has or had is changed. An address is added if the guest does not have it, and removed if the
+earlier record had it and the new one does not. The default route of a family is set if the guest had none of the NIC's
+addresses of that family, or if the gateway has changed. Everything else that the guest's owner has configured stays. At
+its next start the guest reads the same settings from the seed.
 
 Commands are argument lists of `ip` that iproute2 and busybox both understand.
 """
@@ -37,7 +38,7 @@ class GuestNic:
 
 
 class _Answer(BaseModel):
-    """An answer of the guest's agent, which the guest controls: it may say anything."""
+    """An answer of the guest's agent. The guest controls its agent, so the answer may contain anything."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

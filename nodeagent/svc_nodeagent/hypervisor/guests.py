@@ -1,7 +1,7 @@
-"""libvirt calls about one guest; each succeeds if its goal is already reached.
+"""The libvirt calls about one guest. A call succeeds if its goal is reached already.
 
-An order, which changes something, has no deadline of its own: it may take as long as the operation of which it is a
-step, because a host that is slow has not failed. Only queries (`domain_xml`, `open_screen`) are abandoned after
+A call that changes something has no deadline of its own: it may take as long as the operation of which it is a step,
+because a slow host has not failed. Only queries (`domain_xml`, `open_screen`) are abandoned after
 `CALL_TIMEOUT_SECONDS`.
 """
 
@@ -46,7 +46,7 @@ class Guests:
 
     async def on_domain(self, vm_id: UUID, name: str, work: Callable[[Any], T], *, timeout: float = PATIENT) -> T:
         """Call `work` on the guest's domain, in a thread; `name` as in `Connection.call`. Raises `LibvirtError`. The
-        other methods are the calls for which some errors are answers rather than failures."""
+        other methods are for calls in which certain errors are no failure, such as that the guest is off already."""
         return await self._connection.call(
             lambda connection: work(connection.lookupByUUIDString(str(vm_id))), name=name, timeout=timeout
         )
@@ -93,7 +93,7 @@ class Guests:
                 lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN),
             )
         except LibvirtError:
-            if await self.state(vm_id) is DomainState.RUNNING:  # otherwise it went off between the check and the press
+            if await self.state(vm_id) is DomainState.RUNNING:  # otherwise the guest went off meanwhile
                 raise
 
     async def start(self, vm_id: UUID) -> None:
@@ -106,7 +106,7 @@ class Guests:
             raise HostError(error.code, f"The machine could not be started: {error.message}", error.hint) from error
 
     async def is_transient(self, vm_id: UUID) -> bool:
-        """Whether the guest runs although its definition is gone: such a guest would vanish when it goes off."""
+        """Whether the guest runs without a stored definition: libvirt would forget such a guest when it goes off."""
         try:
             return await self.on_domain(
                 vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isActive() and not domain.isPersistent())

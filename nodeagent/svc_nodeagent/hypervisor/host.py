@@ -3,8 +3,8 @@
     async with LibvirtHost.open(Path("/var/lib/svc"), open_stream=...) as host:
         await host.perform(operation, report)
 
-Invariants: it opens while libvirt is down, and keeps trying; if the connection is lost during an operation, it is
-re-established and the operation, which is idempotent, is performed again.
+Invariants: the host can be opened while libvirt is down, and connects as soon as possible; if the connection is lost
+during an operation, it is established again and the operation, which is idempotent, is repeated.
 """
 
 from __future__ import annotations
@@ -244,9 +244,9 @@ class LibvirtHost:
         uplink; bridged NICs are plugged into it. `image_networks`: networks, besides the public Internet, that images
         may be fetched from. `controller`: the name or address of its gateway, which no machine's network may take.
 
-        It is returned ready for orders: no server of an agent that died holds a disk, the network is back to what the
-        records say, and the accelerator is chosen. Raises `ValueError` if a record of a machine cannot be read. One at
-        a time in a process."""
+        The host is ready for operations: servers that a dead agent has left, and that would lock a disk, are ended; the
+        network is restored from the records; the accelerator is chosen. Raises `ValueError` if the record of a machine
+        cannot be read. A process can have one host open at a time."""
         folders = Folders(folder)
         await in_thread(folders.create)
         await in_thread(end_orphans, folders.root)
@@ -419,8 +419,8 @@ class LibvirtHost:
         return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
 
     async def _restore_network(self) -> None:
-        """Restore the networks of all machines. If that fails, the taps stay down and preflight reports it; preflight
-        and each start of a machine try again."""
+        """Restore the networks of all machines. If that fails, the taps stay down and preflight reports the failure;
+        every preflight and every start of a machine tries again."""
         try:
             self._network.plug_into((await network_features(self._bridge)).uplink(self._bridge))
             await self._network.restore()

@@ -9,14 +9,14 @@ Invariants:
 
 - a file that has its final name had the publisher's digest when it was renamed to that name, and its header names no
   other file;
-- before each use the file's size and modification time are compared with those seen at its verification; if they
-  differ, the file is verified again;
+- before each use the file's size and modification time are compared with those recorded when the file was verified; if
+  they differ, the file is verified again;
 - an interrupted download resumes where it stopped; if one file is pulled several times at once, the others wait for the
   first pull, and then find the file there;
 - if the disk runs short, images that no disk is based on and nobody requested within the hour are removed, the one
   requested longest ago first;
 - a download is limited to its declared size, to the size that any image may have, and to what leaves the host enough
-  room. A download that exceeds a limit is ended, and nothing of it stays.
+  room. A download that exceeds a limit is ended, and its partial file is removed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ImageCache:
             return await in_thread(self._write_index, spec, path)
 
     def base_of(self, file: str) -> BaseImage:
-        """The image file that a record names."""
+        """The cached image file with the name that a record has."""
         return BaseImage(self._folders.images / file, file.rpartition(".")[2])
 
     async def remove(self, image_id: UUID) -> None:
@@ -208,8 +208,8 @@ class ImageCache:
                 "Check the address and the size of the image.",
             ) from error
         if digest != spec.digest and resumed:
-            # The partial file may have been of another image, so it is downloaded again: only a complete download
-            # proves that the source is wrong.
+            # The partial file may have been of another image. So the image is downloaded again from the start: only a
+            # complete download with a wrong digest proves that the source is wrong.
             await in_thread(partial.unlink)
             digest = await self._download(spec, partial, report)
         if digest != spec.digest:
@@ -342,12 +342,13 @@ class _HttpReader:
         self.total = self.offset + int(length) if length is not None else None
 
     def chunks(self) -> AsyncIterator[bytes]:
-        # yielded as it arrives: data that waits for a full chunk would be lost if the connection breaks
+        # not in chunks of a fixed size: data that waits for a full chunk is lost if the connection breaks
         return self._response.aiter_bytes()
 
 
 class _StreamReader:
-    """A file that the controller has; its stream starts at the beginning and ends with the file."""
+    """Reads a file that the controller keeps. The stream always starts at the beginning of the file and ends with the
+    file."""
 
     offset = 0
     total: int | None = None
@@ -379,7 +380,7 @@ def _parse_index(path: Path) -> _Index | None:
     try:
         return _Index.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
-        return None  # an index can be computed again: without it the file is verified again
+        return None  # without an index the file is verified again, and the index is written anew
 
 
 def _unchanged(path: Path, index: _Index) -> bool:

@@ -1,5 +1,5 @@
-"""What the host is, has and holds, queried from the host each time: records are compared with this, never the
-reverse."""
+"""The inventory of the host: hardware, capacity and domains. It is queried from the host each time, and never derived
+from records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def capacity(folders: Folders) -> Capacity:
 @dataclass(frozen=True)
 class Emulator:
     """The facts about the emulator that only libvirt knows. The query is slow if libvirt probes QEMU for it (see
-    preflight's check `kvm`), so the answer is kept for as long as libvirtd runs."""
+    preflight's check `kvm`), so the answer is cached while libvirtd runs."""
 
     libvirt: str
     hypervisor: str

@@ -2,12 +2,12 @@
 
 libvirt asks its host program for four things: watch a descriptor, change a watch, run a timer, remove either. A process
 gives libvirt one implementation of this for its whole lifetime, and libvirt calls it from any thread that happens to be
-inside libvirt. So there is one `EVENT_LOOP`; `run` lends it the current Trio run.
+inside libvirt. So there is one `EVENT_LOOP` for the process, which works while `LibvirtLoop.run` runs in Trio.
 
 Invariants:
 
 - libvirt's callbacks run in the Trio thread only, one at a time;
-- what libvirt passes (`opaque`) is freed outside its own callback, after its last use;
+- data that libvirt passes (`opaque`) is freed after its last use, and outside of its own callback;
 - each watch waits on a duplicate of the descriptor, closed here: libvirt may close its own descriptor at any time, from
   any thread, and the number may soon stand for another file.
 """

@@ -1,4 +1,4 @@
-"""What a definition that comes with a guest from another host may contain.
+"""Checks the definition that comes with a guest from another host.
 
 The target makes its own definition for later starts. But the guest arrives running, with the definition that the source
 sends, and libvirt, as root, does what this definition says. So it is compared with a list of what definitions of our
@@ -41,8 +41,8 @@ class ArrivingMachine:
 
 
 class Refused(trio.BrokenResourceError):
-    """The source sent something that no move contains. To the code that carries the streams this error is a broken
-    stream, so it ends the move as one does."""
+    """The source has sent something that does not occur in a migration. The class is a kind of broken stream, so the
+    code that carries the streams ends the migration."""
 
 
 _ADDRESS: Final = "type domain bus slot function multifunction controller target unit port"
@@ -191,7 +191,7 @@ def require_own(xml: str, moved: ArrivingMachine) -> None:
     for nvram in domain.iterfind("os/nvram[@template]"):
         if not _is_firmware(nvram.get("template", "")):
             raise Refused(f"the file {nvram.get('template')}")
-    # Only the machine's own taps: another machine's tap would give the guest that machine's addresses.
+    # Only the machine's own taps: with the tap of another machine, the guest would get that machine's addresses.
     for target in domain.iterfind("devices/interface/target"):
         if target.get("dev") not in moved.taps:
             raise Refused(f"the interface {target.get('dev')}")

@@ -1,9 +1,10 @@
-"""What the source's libvirt may say to this host's: the calls that a move of this one machine takes, and nothing else.
+"""Filters the messages from the source's libvirt to this host's: only the calls that the migration of this one machine
+needs are passed on.
 
-libvirt's protocol knows no lesser rights: a client that reaches its socket is root. So messages from the source are
-read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x). Only the few calls that a move consists of
-are passed on, and the definition in the call that prepares the move must be one that the machine may have
-(`live_definition`). Any other message ends the move.
+libvirt's protocol has no restricted clients: a client that can connect to its socket has root's rights. So messages
+from the source are read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x). Only the few calls that
+a move consists of are passed on, and the definition in the call that prepares the move must be one that the machine may
+have (`live_definition`). Any other message ends the move.
 
 libvirt's own access control (polkit) is not enough: it permits or refuses a migration as a whole, and does not look at
 the definition that comes with the migration, which may name any file of the host.

@@ -1,4 +1,4 @@
-"""What both ends of a live migration ask libvirt about the guest."""
+"""libvirt calls about a guest that both ends of a live migration use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def call_domain(guests: Guests, vm_id: UUID, name: str, work: Callable[[An
 
 
 def resume_migrated_guest(domain: Any) -> LivePlace:
-    """Resume a guest that a move has paused, and say whether it is here."""
+    """Resume a guest that a migration has paused, and return whether the guest is on this host."""
     state, reason = domain.state()
     # After a complete move, the source's domain is off, and libvirt gives the migration as the reason. If it is off for
     # another reason, the guest is still here.

@@ -4,16 +4,16 @@ libvirt's peer-to-peer migration is used: the source's libvirt speaks with the t
 and is resumed once the controller's record says that it is here (`finish`).
 
 Invariants:
-- until `finish` the source has a guest that can continue: libvirt ends the guest there only once the target has it
-  complete, and if anything fails, the source's guest is resumed, by `settle` at the latest;
-- what the target has of the machine bears the mark of `arrivals` until the guest has arrived complete, so the remains
-  of a failure or a crash are removed; its taps carry nothing until `finish` brings the machine's network;
+- until the target has received the guest completely, the guest exists on the source: libvirt ends it there only after
+  that. If anything fails before, the guest is resumed on the source, by `settle` at the latest;
+- the machine on the target has the mark of `arrivals` until the guest has arrived completely, so that the remains of a
+  failure or a crash are removed; the machine's taps pass no packets until `finish` applies its network;
 - the definition that the source sends can name only these files of the target: the machine's own, its image and the
   firmware.
 
 Rejected: TCP between the hosts, which needs open ports of libvirt and QEMU and trust between all nodes; tunnelled
-migration, which copies no disks by NBD; a guest that arrives running, since libvirt resumes the source if the target's
-last word is lost, and it would run on both.
+migration, which cannot copy disks by NBD; a guest that arrives running, because libvirt resumes the guest on the source
+if the target's last message is lost, and the guest would run on both hosts.
 
 Why: docs/decisions/0029-migration.md.
 """

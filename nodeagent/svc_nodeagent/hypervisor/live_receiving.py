@@ -1,9 +1,11 @@
-"""The target of a live migration: it makes room, takes the guest in, and resumes it once the record says so.
+"""The target of a live migration: creates disks and taps, receives the guest, and resumes it once the controller's
+record says that the machine is here.
 
 Invariants:
-- what is here bears the mark of `arrivals` until the guest has arrived complete, so what a failure or a crash leaves is
-  removed; its taps carry nothing until `finish` brings the machine's network;
-- what the source sends names no file of this host but the machine's own, its image and the firmware.
+- the machine has the mark of `arrivals` until the guest has arrived completely, so that the remains of a failure or a
+  crash are removed; its taps pass no packets until `finish` applies the machine's network;
+- the definition that the source sends can name only these files of this host: the machine's own, its image and the
+  firmware.
 
 Rejected: creating disks of the sizes that the source announces, since it may announce any. The disks are created here,
 of the sizes that the controller ordered, and the free space is watched while they fill.

@@ -1,4 +1,5 @@
-"""The source of a live migration: the guest runs here until the target has it complete, and stays if anything fails.
+"""The source of a live migration: the guest runs here until the target has received it completely, and continues here
+if anything fails.
 
 Invariant: when a `send` ends, however it ends, libvirt's job is over and the guest is resumed if it is here.
 
@@ -81,7 +82,7 @@ class LiveSending:
                 if why is not None and settled.place is not LivePlace.LEFT:
                     raise cut_short(why)
                 return settled
-        # This line is reached only if the scope was cancelled, and only `settle` cancels it.
+        # This is reached only if the scope was cancelled, which only `settle` does.
         raise cut_short("it was given up")
 
     async def settle(self, vm_id: UUID) -> LiveResult:
@@ -99,8 +100,9 @@ class LiveSending:
                 FailureCode.CONFLICT, "The machine's disks differ from those to be moved; it was not moved."
             )
         async with sockets.opened(), dial_streams(self._open_stream, streams) as (words, memory, disks):
-            # First the agents talk over the stream that libvirt uses afterwards. They exchange the places of the
-            # target's files, the seed and the first boot's secret, and the target's "ready".
+            # The two agents first exchange a few lines on the stream that libvirt uses afterwards: the target sends the
+            # paths of its files, the source sends the seed and the secret of the first boot, and the target answers
+            # that it is ready.
             place = Place.model_validate_json(await line(words))
             await self._send_luggage(vm_id, words)
             fault_point("live.luggage_sent")

@@ -5,15 +5,15 @@ sockets on which its QEMU listens. Both use the same paths, since libvirt is giv
 
     source: libvirtd, QEMU -> socket -> agent == gateway == agent -> socket -> libvirtd, QEMU :target
 
-The source's agent sends one byte on a stream when its socket was dialled. Only then does the target's agent dial:
-QEMU's disk server speaks first, and its greeting would otherwise arrive before there is a client. QEMU dials once for
-each disk, and the first data that it sends says which disk this is, so it does not matter which of the streams for
-disks is used.
+When a socket at the source is dialled, the source's agent sends one byte on the stream. Only then does the target's
+agent dial its socket: QEMU's disk server sends its greeting first, which would otherwise arrive before there is a
+client. QEMU dials once for each disk, and the first data that it sends says which disk this is, so it does not matter
+which of the streams for disks is used.
 
 Invariant: whatever ends a stream closes the sockets at both ends at once. When its connection ends, libvirt ends the
-move and resumes the guest; with an open connection it would wait until its own keepalive fails, 30 s, and refuse the
-next move until then. If a network goes silent, no socket ends by itself: so the agents end a stream that no longer
-brings the messages of libvirt's keepalive, one every five seconds.
+migration and resumes the guest. With an open connection, libvirt would wait 30 s for its keepalive to fail, and refuse
+the next migration until then. If a network goes silent, no socket ends by itself. So the agents end a stream on which
+libvirt's keepalive messages, one every five seconds, no longer arrive.
 """
 
 from __future__ import annotations

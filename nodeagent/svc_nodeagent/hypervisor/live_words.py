@@ -1,4 +1,4 @@
-"""What the two agents of a live migration tell each other before their libvirts do: file names, seed and secret.
+"""The messages that the two agents of a live migration exchange before libvirt does: file names, seed and secret.
 
 Also here: opening the streams of a move, which both ends do in the same way, and the error for a stream that breaks.
 """
@@ -109,8 +109,8 @@ def unreadable() -> HostError:
 def _reason(error: Exception) -> Exception:
     """The one failure to report of a block whose streams were handled by several tasks."""
     failures = list(_leaves(error))
-    # When one stream breaks, the others break with it, so a group of broken streams is a single event. A reason given
-    # by the other agent, or by the gate, is better than any of these errors.
+    # When one stream breaks, the others break with it, so a group of such errors is one event. If the other agent or
+    # the gate has given a reason, that reason is reported instead of any of these errors.
     for failure in failures:
         if isinstance(failure, HostError):
             return failure

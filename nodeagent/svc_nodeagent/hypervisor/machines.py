@@ -2,10 +2,11 @@
 
 Invariants:
 
-- every step detects what it would create, so an operation interrupted between any two steps converges when repeated;
+- every step detects whether it was done already, so an operation that was interrupted between any two steps is
+  completed by repeating it;
 - a creation that failed, by an error of the host or by a timeout, leaves nothing of the machine;
 - the record is written first and removed last (`definitions`);
-- an operation that is replaced by a later order notices this, and ends as cancelled (`turns`).
+- an operation that a later order supersedes notices this, and ends as cancelled (`turns`).
 """
 
 from __future__ import annotations
@@ -240,8 +241,8 @@ class Machines:
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
         async with self._turns.steps(vm_id):
             if not await self._definitions.exists(vm_id):
-                # A creation that still waits for its image is given up: otherwise it would later carry the addresses
-                # that are reported as free here.
+                # A creation that still waits for its image is given up: otherwise the machine would later get the
+                # addresses that are reported as free here.
                 self._turns.order(vm_id, "the release")
             given_up = await self._give_up(vm_id, frozenset(addresses))
             removed = await self._network.absent(addresses, vm_id)
@@ -356,7 +357,8 @@ class Machines:
 
 
 async def _together(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run these concurrently; the first failure cancels the others and is raised without a group around it."""
+    """Run these concurrently. The first failure cancels the others and is raised as itself, not in an exception
+    group."""
     try:
         async with trio.open_nursery() as nursery:
             for work in works:

@@ -72,8 +72,8 @@ def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
 
 
 def change_drive(domain: Any, drive: ElementTree.Element) -> None:
-    """Change the medium of a running guest, even if the guest has locked the drive: the machine's owner decides about
-    it. A guest that was started without a drive gets it at its next start."""
+    """Change the medium of a running guest, even if the guest has locked the drive, since the machine's owner decides.
+    A guest that was started without a drive gets the medium at its next start."""
     definition = ElementTree.fromstring(domain.XMLDesc())  # noqa: S314 - from libvirt itself
     target = drive.find("target")
     assert target is not None

@@ -57,7 +57,7 @@ class Counters:
 
 @dataclass
 class Bucket:
-    """The amounts seen in one span. `watched`: during how many seconds of the span the guest was seen running."""
+    """The amounts of one span. `watched`: for how many seconds of the span the guest was observed running."""
 
     start: int
     watched: float = 0.0
@@ -93,7 +93,7 @@ class Bucket:
 
 
 def amount(before: int, now: int) -> int:
-    """What was counted between two readings of a counter that starts at 0 when its guest starts."""
+    """The amount between two readings of a counter that starts at 0 whenever its guest starts."""
     return now - before if now >= before else now
 
 

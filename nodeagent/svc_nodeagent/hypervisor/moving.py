@@ -4,12 +4,12 @@
     of each disk       pieces, each an offset, a length and so many bytes; then the file's size with the length 0
     of some            the state of firmware and TPM (`platform_state`), as long as the header says
 
-Holes of the files are left out. The host that has received all of it answers with one byte, and the stream ends.
+Holes of the files are not sent. The receiving host answers with one byte once it has everything, and the stream ends.
 
 Invariants: the sending host changes nothing; on the receiving host, the remains of an interruption or a crash are
-removed (`arrivals`). What arrives can name only one file of this host, the image that the machine is based on; it is no
-larger than was announced, nor than a disk of that size can be; and the move ends if the receiving host's file system is
-nearly full. Both hosts hold the machine's steps, so neither of them can start the machine meanwhile.
+removed (`arrivals`). A received disk can refer to only one file of this host, the image that the machine is based on. A
+disk may be no larger than was announced, nor than a disk of that size can be. The move ends if the receiving host's
+file system is nearly full. Both hosts hold the machine's lock, so neither can start the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class _Disk(BaseModel):
-    """`size_bytes` is the file's, `data_bytes` what of it is sent."""
+    """A disk that is sent. `size_bytes`: the size of its file; `data_bytes`: how much of the file is sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -115,8 +115,8 @@ class _Header(BaseModel):
 
 
 class Moves:
-    """`steps` makes other steps of a machine wait for the length of a block; within it `remove` removes everything of
-    the machine from this host."""
+    """Sends and receives machines. Inside a block of `steps(vm_id)`, no other step of that machine runs; inside such a
+    block, `remove` removes everything of the machine from this host."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Moves:
             memory_mib=spec.memory_mib,
             disks=tuple(sorted(spec.disks, key=lambda disk: disk.index)),
             base=file_name(operation.image),
-            # No network: the machine's start brings it. Until then this host carries nothing for the machine.
+            # No network yet: it is applied when the machine is started.
             network=NetworkSpec(nics=()),
             seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
             cpu_mode=operation.cpu_mode,
@@ -249,7 +249,7 @@ class Moves:
 
 
 class _Stream:
-    """The other host, at the far end of the stream that the controller joins."""
+    """The stream to the other host. The controller joins the streams of both hosts."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -361,7 +361,8 @@ async def _receive_disk(
 
 
 def _require_size(announced: _Disk, disk: DiskSpec) -> None:
-    """Raises `HostError(invalid)`. A layer is the whole disk and its tables, some 10 bytes for each 64 KiB."""
+    """Raise `HostError(invalid)` if the announced file is larger than such a disk can be. Each layer (the disk, or a
+    snapshot) may have the size of the whole disk and its tables, some 10 bytes for each 64 KiB."""
     layer = disk.size_gib * GIB + disk.size_gib * GIB // 1024
     if announced.data_bytes > announced.size_bytes or announced.size_bytes > _MOST_LAYERS * layer:
         raise HostError(

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _BackOff:
-    """Of a guest that was resumed and paused again: when to try next, on Trio's clock."""
+    """When to resume a guest next that was resumed and has paused again, on Trio's clock."""
 
     pause: float
     until: float

@@ -89,7 +89,7 @@ def add_tpm(devices: ElementTree.Element, platform: Platform) -> None:
 
 
 def _described(folders: tuple[Path, ...]) -> Iterator[str]:
-    """The kinds of UEFI that the descriptions offer. A description that cannot be read offers nothing."""
+    """The kinds of UEFI firmware in the descriptions. A description that cannot be read is ignored."""
     paths: dict[str, Path] = {}
     for folder in reversed(folders):
         paths |= {path.name: path for path in folder.glob("*.json")}

@@ -1,4 +1,4 @@
-"""Programs of the host, run with argument lists: one way to run them, and one way in which their failures are reported.
+"""Runs programs of the host with argument lists, and reports their failures in one way.
 
 Invariants: no shell; standard input is empty unless given; every run has a deadline, after which the program is killed;
 its standard error is in the error that is raised; its output is bounded, and so is the memory of a program that reads
@@ -30,9 +30,9 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 MOST_OUTPUT: Final = 64 * 1024 * 1024
 _SHOWN_ERROR_CHARACTERS = 400
 _MOST_ERROR_BYTES: Final = 64 * 1024
-"""How many bytes of the end of its error output are read."""
+"""How many bytes are read from the end of a program's standard error."""
 _MOST_COMPLAINTS: Final = 1024 * 1024
-"""The most bytes on its standard error; the kernel refuses more."""
+"""The most bytes that a program may write on its standard error; the kernel refuses more."""
 _TERMINATE_SECONDS: Final = 5.0
 _MOST_MEMORY: Final = {"qemu-img": 2 * 1024**3}
 """The most bytes of memory of a program that reads files made by others. A check of the largest disk takes 0.5 GiB."""

@@ -34,8 +34,9 @@ from svc_nodeagent.hypervisor.media import InsertedMedium, write_inserted
 
 
 class _Decision(BaseModel):
-    """What the machine is from now on. Its file is root's alone, as it holds the first boot's secret. `medium` replaces
-    the medium in the machine's CD-ROM drive; None leaves that medium."""
+    """The decided reinstallation: what the machine is from now on. Only root may read its file, since it contains the
+    secret of the first boot. `medium` replaces the medium in the machine's CD-ROM drive; None leaves the drive as it
+    is."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +54,7 @@ async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owne
 
 def decide(record: MachineRecord, password_hash: str | None, medium: InsertedMedium | None, folders: Folders) -> None:
     decision = _Decision(record=record, password_hash=password_hash, medium=medium)
-    # left out if None: an agent that was rolled back to an earlier release can then read the record
+    # an agent that was rolled back to an earlier release can then read the decision
     unsaid = {"medium"} if medium is None else None
     write_whole(_path(folders, record.vm_id), decision.model_dump_json(exclude=unsaid).encode(), mode=0o600)
     fault_point("reinstall.decided")

@@ -1,7 +1,8 @@
 """Replacing a part of a machine: another size, another processor, another system.
 
-Invariants: a resize or a change of processor that fails leaves the machine as it was before its first attempt; one
-during which libvirt was lost continues once libvirt is back. A reinstallation that was decided is never undone.
+Invariants: a resize or a change of processor that fails leaves the machine as it was before its first attempt; if the
+connection to libvirt is lost, the operation continues once libvirt is back. A reinstallation that was decided is never
+undone.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Remaking:
 
     @asynccontextmanager
     async def _or_put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> AsyncIterator[None]:
-        """If the block fails, restore the machine's state before the operation."""
+        """If the block fails, restore the state that the machine had before the operation."""
         try:
             yield
         except ConnectionLost:

@@ -1,4 +1,5 @@
-"""What a guest reads when it starts: a NoCloud seed (an ISO 9660 disk labelled `cidata`) rendered from its record.
+"""Renders what a guest reads when it starts from the machine's record: a NoCloud seed, which is an ISO 9660 disk
+labelled `cidata`.
 
 Guests apply the account and the name at their first boot, and the network at every boot. Sources: cloud-init's NoCloud
 data source, its network configuration version 1, and its events (`updates`). The three files are JSON, so YAML.

@@ -60,7 +60,8 @@ class HostTraffic:
             await trio.sleep(SAMPLE_SECONDS)
 
     async def turn(self) -> None:
-        """One reading of the counters. If it cannot be written now, the next reading tries again."""
+        """Read the counters once, and write the ledger if that is due. If it cannot be written now, the next call
+        writes it."""
         async with self._lock:
             month_begins = await self._sample()
             if month_begins or self._unwritten >= SAMPLES_A_WRITING:

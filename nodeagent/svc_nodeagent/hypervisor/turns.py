@@ -23,7 +23,7 @@ from svc_nodeagent.protocol import FailureCode
 
 @dataclass
 class _Turn:
-    """Of one machine: the lock of its steps, and its number of orders so far."""
+    """The lock for the steps of one machine, and the number of its orders so far."""
 
     lock: trio.Lock = field(default_factory=trio.Lock)
     orders: int = 0
@@ -31,7 +31,8 @@ class _Turn:
 
 @dataclass(frozen=True)
 class Order:
-    """A decision about a machine. A creation, an orderly stop or a restart ends when there is a later order."""
+    """An order about a machine, which later orders supersede: a superseded creation, orderly shutdown or restart ends
+    as cancelled."""
 
     what: str
     turn: _Turn

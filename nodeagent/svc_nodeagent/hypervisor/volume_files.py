@@ -71,8 +71,8 @@ async def drop_snapshots(path: Path) -> None:
 
 
 async def release_volumes(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> None:
-    """The machine is being removed. These of its volumes are removed with it, and so are the volumes that came with an
-    abandoned arrival; its other volumes stay."""
+    """Called when a machine is removed. The volumes in `destroy` are removed with it, and so are the volumes that came
+    with an abandoned arrival; its other volumes stay."""
     mark = folders.abandonment(vm_id)
     came = tuple(UUID(line) for line in mark.read_text().split()) if mark.exists() else ()
     for volume_id in (*destroy, *came):

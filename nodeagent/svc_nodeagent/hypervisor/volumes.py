@@ -5,8 +5,8 @@ does; a detachment writes it last, once the guest has released the disk. So a ru
 in the record.
 
 Invariants: steps of one volume do not overlap; a volume is in one record at most; if a guest does not release a volume,
-the volume stays attached and in the record; every step detects whether it was already done, so a repeat completes an
-interrupted operation.
+the volume stays attached and in the record; every step detects whether it was done already, so repeating an interrupted
+operation completes it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class Volumes:
-    """`steps` makes other steps of a machine wait for the length of a block."""
+    """Carries out the operations on volumes. Inside a block of `steps(vm_id)`, no other step of that machine runs."""
 
     def __init__(self, guests: Guests, folders: Folders, definitions: Definitions, steps: Steps) -> None:
         self._guests = guests

@@ -1,12 +1,13 @@
-"""Copies that are open on this node: each is restored into files of its own, and readable until nobody uses it.
+"""The copies that are open on this node. An open copy is restored into separate files, and its files can be read until
+it is closed.
 
     copy-files/<copy_id>/disk-N.qcow2    the content of a copy's disk; no machine uses it
 
-Invariants: at most `MOST_OPEN` are open. A copy is closed after `IDLE_SECONDS` without a request and after
-`LONGEST_SECONDS` in all; after `KEPT_SECONDS` without a request it is closed if another copy needs its place. If one
-owner has two copies open, one of them is closed at once if another owner needs a place. Nothing of a closed copy stays,
-and the remains of an agent that died are removed before the next agent takes orders. A disk is readable only if all of
-it is what was copied. Open copies never fill the node's disk.
+Invariants: at most `MOST_OPEN` copies are open. A copy is closed after `IDLE_SECONDS` without a request, and after
+`LONGEST_SECONDS` in any case. After `KEPT_SECONDS` without a request it is closed if another copy needs its place. If
+an owner has two copies open, one of them is closed at once if another owner needs a place. No file of a closed copy
+stays, and the files that a dead agent has left are removed before the next agent accepts operations. A disk can be read
+only once the digest of all of it was verified. Open copies never fill the node's disk.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ log = structlog.get_logger(__name__)
 
 
 class _Open:
-    """A copy that is open. The deadline of its scope moves with each request; `ended` is set once nothing of the copy
-    is left."""
+    """An open copy. Each request extends the deadline of its scope; `ended` is set once all files of the copy are
+    removed."""
 
     def __init__(self, vm_id: UUID, owner_id: UUID | None, shown: ServedVolumes, scope: trio.CancelScope) -> None:
         self.vm_id = vm_id
@@ -115,7 +116,7 @@ class _Open:
 
 
 class CopyFiles:
-    """`run` hosts the open copies."""
+    """Opens and closes copies, and answers requests for their files. `run` must be running."""
 
     def __init__(
         self, folders: Folders, images: ImageCache, acceleration: Acceleration, find_store: FindStore = store_at
@@ -169,9 +170,9 @@ class CopyFiles:
         return OpenedCopy(vm_id=vm_id, copy_id=copy_id, volumes=volumes)
 
     async def _make_way(self, owner_id: UUID | None) -> None:
-        """Make room for the copy in `_opening`: close the copy whose last request is longest ago. A copy in use is
-        closed too if its owner has another one open: otherwise one owner who uses two copies now and then would keep
-        everybody else out for hours."""
+        """Make room for the copy in `_opening`: close the copy whose last request is longest ago. A copy that is in use
+        may be closed too, if its owner has another one open: otherwise an owner who sometimes uses two copies would
+        exclude all others for hours."""
         taken = {copy_id: there for copy_id, there in self._open.items() if not there.scope.cancel_called}
         if len(taken.keys() | self._opening) <= MOST_OPEN:
             return
@@ -192,8 +193,8 @@ class CopyFiles:
     async def _hold(
         self, operation: VmFilesOpen, report: Report, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Hold one copy open. A failure before the copy is open is raised to the caller that waits for it; a later
-        failure is logged, and closes the copy."""
+        """Open one copy and keep it open until its scope ends. A failure before the copy is open is raised to the
+        waiting caller; a later failure is logged, and closes the copy."""
         copy_id, folder = operation.copy_id, self._folders.copy_files / str(operation.copy_id)
         started = False
         try:
@@ -271,8 +272,8 @@ class CopyFiles:
         )
 
     async def _require_room(self) -> None:
-        """Require enough free space. Called with every percent that is written: the size that a disk has in its copy is
-        known only at its end."""
+        """Raise `HostError` unless there is enough free space. Called after every percent that is written: the size of
+        a restored disk is known only at the end."""
         if await in_thread(is_nearly_full, self._folders.root, _LEFT_TO_OTHERS):
             raise HostError(
                 FailureCode.CAPACITY,

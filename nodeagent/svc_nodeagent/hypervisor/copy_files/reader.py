@@ -1,10 +1,10 @@
 """A QEMU that reads the files of a copy's disks: it runs the rescue system, started from memory only for this.
 
-A guest wrote what is in a copy, so only the kernel of that system reads the copy's file systems: no program of the host
-and not the host's kernel. Invariants: the QEMU has no network, its disks are read-only, its account owns nothing on the
-host, it may create no process and write no file beyond a MiB; it only has descriptors that were opened for it. The QEMU
-ends with the block. If the agent dies, the system notices that its only line to the host has ended, and shuts down; if
-it does not, the next agent ends it (`backups.orphans`).
+A guest has written the content of a copy, so only the kernel of the rescue system reads the copy's file systems, and
+neither a program nor the kernel of the host does. Invariants: the QEMU has no network, its disks are read-only, its
+account owns nothing on the host; it may create no process and write no file larger than a MiB; it has only the
+descriptors that were opened for it. The QEMU ends with the block. If the agent dies, the rescue system notices that its
+only connection to the host has ended, and shuts down; if it does not, the next agent ends the QEMU (`backups.orphans`).
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ async def _come_up(server: Sftp, said: Errors) -> None:
 
 
 async def _volumes(server: Sftp) -> tuple[CopiedVolume, ...]:
-    """The volumes as the system listed them. Invalid lines, which a guest can cause only if it has taken over the
-    system, are left out."""
+    """The volumes that the rescue system has listed. Invalid lines are left out; a guest can cause them only by taking
+    over the rescue system."""
     told = await server.read(_VOLUMES + b"/list", 0, _MOST_LIST_BYTES)
     found: dict[int, CopiedVolume] = {}
     for line in told.decode(errors="replace").splitlines():

@@ -1,7 +1,8 @@
 """A read-only client of SFTP (version 3), which asks the rescue system's server for a copy's files.
 
-The server has read what a guest has written, and may be controlled by that guest. Invariants: an answer has a deadline
-and a maximum length; an answer that does not fit its request ends the connection, and nothing is requested after that.
+The server has read data that a guest has written, so a guest may have taken it over. Invariants: an answer has a
+deadline and a maximum length; an answer that does not fit its request ends the connection, and nothing is requested
+after that.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Attributes:
 
 
 class Sftp:
-    """One request at a time; others wait."""
+    """The client. It sends one request at a time; further requests wait."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -99,8 +100,8 @@ class Sftp:
         return found[:most], len(found) > most
 
     async def read(self, path: bytes, offset: int, length: int) -> bytes:
-        """Read a piece; it is shorter than `length` only at the end of the file. For a regular file only: any other
-        kind may keep the server waiting."""
+        """Read a part of a regular file; the result is shorter than `length` only at the end of the file. A file of
+        another kind might block the server."""
         handle = (await self._ask(_Kind.OPEN, _text(path) + struct.pack(">II", 1, 0), _Kind.HANDLE)).text()
         data = bytearray()
         try:

@@ -1,8 +1,8 @@
 """Resolves a path in a copy's file system: links are followed here, within the copy's own tree, and never by the
 server.
 
-If a guest has a link to `/etc/passwd`, its target is in the guest's tree, and `..` never leads out of that tree.
-Nothing of a copy changes while it is read, so a path that was found still exists when it is read.
+A link of a guest to `/etc/passwd` leads to the guest's own file, and `..` never leads out of the guest's tree. The copy
+does not change, so a path that was found still exists when its file is read.
 """
 
 from __future__ import annotations

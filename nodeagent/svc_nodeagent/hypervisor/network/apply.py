@@ -1,23 +1,24 @@
-"""Make the host's network what the records say: all of a machine's network together, and nothing that is not ours.
+"""Applies the recorded networks on the host. The network of a machine is applied as a whole, and nothing is changed
+that is not ours.
 
-Steps of a change: new taps, down (1); what the machine must no longer carry is removed from its taps, and taps that go
-are closed (2); one nftables transaction with all its rules (3); addresses, routes, up (4); rates (5); taps that go are
-removed (6). So no packet of a guest is accepted before the guest's rules are in place, and a rule is relaxed only once
-the packets that it dropped are no longer routed. After a failure at any step, what the machine had is restored, by the
-same steps.
+Steps of a change: new taps are created, down (1); addresses and routes that the machine loses are removed from its
+taps, and taps that it loses are closed (2); all rules are changed in one nftables transaction (3); new addresses and
+routes are added, and the taps are brought up (4); rates are set (5); taps that the machine loses are removed (6). So no
+packet of a guest is accepted before the guest's rules are in place, and a rule is relaxed only once the packets that it
+dropped are no longer routed. After a failure at any step, the previous network is restored by the same steps.
 
 Invariants: a change reads and touches one machine's devices, chains and members only; changes of different machines run
-in parallel; each change ends in the same state however often it is repeated, and whatever was there before. A machine
-whose tap, bridge or rate the host refuses is unsettled: its taps are closed, and those of other machines are not
-touched; its network is tried again every half minute and with its next change.
+in parallel; each change ends in the same state however often it is repeated, and whatever was there before. If the host
+refuses the tap, bridge or rate of a machine, the machine is unsettled: its taps are closed, other machines are not
+affected, and its network is retried every half minute and with its next change.
 
 Rejected:
-- one restoration of all machines that ends at the first refusal. An MTU that the kernel refused for one tap kept every
-  machine of the host from being changed;
-- restoring each machine by itself. Each step is done for all machines together, and if the host refuses it, for each
-  half of them: so ten steps find one refusal among a thousand machines;
-- restoring everything because an unsettled machine lacks a table or a port. An unsettled machine always lacks some of
-  them, so all machines were restored every two seconds.
+- restoring all machines together and ending at the first refusal. An MTU that the kernel refused for one tap then
+  prevented every change of any machine of the host;
+- restoring machines one by one, which is slow. Instead each step is done for all machines together, and if the host
+  refuses that, for each half of them: so one refusal among a thousand machines is found in ten rounds;
+- restoring everything when an unsettled machine lacks a table or a port. Such a machine always lacks some, so all
+  machines were restored every two seconds.
 """
 
 from __future__ import annotations
@@ -287,7 +288,8 @@ class HostNetwork:
         self._holders.release(vm_id, tuple(gone))
 
     async def _put_back(self, vm_id: UUID, before: tuple[TapPlan, ...], cause: Exception | None) -> HostError:
-        """Restore what the machine had; returns the error to report. `cause` None is a cancellation."""
+        """Restore the network that the machine had before a failed change; returns the error to report. `cause` is the
+        failure; None means that the change was cancelled."""
         said = "The change was abandoned."
         code, hint = FailureCode.CANCELLED, None
         if isinstance(cause, HostError):
@@ -344,7 +346,7 @@ class HostNetwork:
         for vm_id in sorted(self._unsettled if only is None else self._unsettled & {only}):
             async with self._gate.exclusive():
                 if vm_id not in self._unsettled:
-                    continue  # A change of this machine has settled it while this waited for the gate.
+                    continue  # A change has settled this machine while this task waited for the gate.
                 network = self._networks.get(vm_id)
                 traces = self._traces.get(vm_id, ())
                 try:
@@ -363,7 +365,7 @@ class HostNetwork:
         return refused
 
     async def _agree(self, traces: Sequence[TapPlan], wanted: Sequence[TapPlan]) -> None:
-        """Bring one machine's taps and rules to `wanted`; any part of `traces` may be there before."""
+        """Change one machine's taps and rules to `wanted`. Before that, any part of `traces` may exist on the host."""
         # The order is that of the module's docstring. Each step looks at what exists instead of remembering it, so both
         # a repeat after a crash at any fault point and the way back use this same function.
         seen = await taps.seen_of(tap.device for tap in (*traces, *wanted))

@@ -1,4 +1,5 @@
-"""A machine's security groups as two chains a tap: for traffic from the guest, and for traffic to it.
+"""A machine's security groups as two nftables chains for each tap: one for traffic from the guest, one for traffic to
+the guest.
 
 A chain drops what must not pass and returns for everything else. So between two guests of one node both the sender's
 egress and the receiver's ingress are applied, and so is any other filter of the host. Replies pass first, then packets
@@ -49,8 +50,8 @@ def chain_name(map: str, device: str) -> str:
 
 
 def rules(firewall: Firewall, direction: Direction, *, bridged: bool) -> list[tuple[Json, ...]]:
-    """Neighbour discovery always passes: it carries the guest's traffic rather than being part of it. Hop limit 255
-    proves that it was not forwarded."""
+    """The rules of one direction. Neighbour discovery always passes, since without it no traffic of the guest can be
+    delivered; a hop limit of 255 proves that a message was not forwarded."""
     mine = [rule for rule in firewall.rules if rule.direction is direction]
     default = firewall.default_ingress if direction is Direction.INGRESS else firewall.default_egress
     on_link = match(header("ip6", "hoplimit"), 255)

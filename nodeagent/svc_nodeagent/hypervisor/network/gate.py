@@ -1,5 +1,5 @@
-"""A lock for many at once, or one alone: changes of single machines run concurrently, a change of everything runs by
-itself."""
+"""A shared and exclusive lock: changes of single machines hold it shared and run concurrently; a change of all machines
+holds it exclusively."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 
 class Gate:
-    """First come, first served: a task that waits to run alone is not overtaken by later ones."""
+    """The lock is fair: a task that waits for exclusive access is not overtaken by later tasks."""
 
     def __init__(self) -> None:
         self._door = trio.Lock()

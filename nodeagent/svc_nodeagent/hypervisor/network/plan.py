@@ -1,8 +1,9 @@
-"""The desired state of the host's network, derived from the machines' records: pure, so that rules and taps have one
-source.
+"""The desired state of the host's network, derived from the machines' records by pure functions: rules and taps are
+both made from it.
 
-What this host cannot do is refused here, by name, before the host is changed. Invariant: no two networks planned at one
-time overlap (`Holders`), so none is routed to two machines.
+A network that this host does not support is refused here, with the name of the missing feature, before the host is
+changed. Invariant: no two networks that are planned at the same time overlap (`Holders`), so no address is routed to
+two machines.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Restoring a host's networks although it refuses one: that machine is left out and its taps closed, and the others
-work."""
+"""Restores the networks of a host even if it refuses that of one machine: this machine is left out and its taps are
+closed, while the others work."""
 
 from __future__ import annotations
 

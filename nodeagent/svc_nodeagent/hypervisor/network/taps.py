@@ -166,8 +166,8 @@ def routes_and_addresses(tap: TapPlan) -> tuple[frozenset[NetworkAddress], froze
 
 
 def disable_host_ipv6(taps: Iterable[TapPlan]) -> None:
-    """Disable the host's own IPv6 if the NIC has none; after its addresses were removed, since this would remove them
-    too."""
+    """Disable the host's own IPv6 on the taps of NICs without IPv6. Called after the addresses were removed, since
+    disabling would remove them too."""
     for tap in taps:
         if not tap.ipv6 or tap.bridge is not None:
             _set(f"ipv6/conf/{tap.device}/disable_ipv6", "1")
