@@ -12,7 +12,8 @@ import type { SitePart } from "../views/site";
 import { download } from "./download";
 import { editor } from "./editor";
 import { above, isArchive, isText, joined, placeOf } from "./paths";
-import { again, drop, onUploaded, send, sendings, type Sending } from "./uploads";
+import { sendingList } from "./sending-list";
+import { onUploaded, send } from "./uploads";
 import { follow, jobLines, onWorkDone } from "./work";
 
 const PAGE = 500;
@@ -212,43 +213,6 @@ function crumbs(site: string, folder: string): TemplateResult {
     (part, index) =>
       html`<span class="quiet">/</span><a href=${placeOf(site, parts.slice(0, index + 1).join("/"))} aria-current=${index === parts.length - 1 ? "page" : nothing}>${part}</a>`,
   )}</nav>`;
-}
-
-/** What is being uploaded to the site, wherever in it: it goes on while another folder is looked at. */
-function sendingList(site: string): TemplateResult | typeof nothing {
-  const all = sendings(site);
-  if (!all.length) return nothing;
-  return html`<ul class="sending" aria-label="Uploads">${all.map(
-    (one) => html`<li>
-      <span class="mono">${one.path}</span>
-      ${
-        one.state === "stopped"
-          ? stopped(one)
-          : html`<progress max=${one.file.size || 1} .value=${one.state === "done" ? one.file.size || 1 : one.sent} aria-label="Uploaded"></progress>
-        <span class="quiet">${said(one)}</span>`
-      }
-      <span class="gap"></span>
-      <button class="plain" @click=${() => drop(one)}>${one.state === "sending" || one.state === "waiting" ? "Stop" : "Hide"}</button></li>`,
-  )}</ul>`;
-}
-
-function said(one: Sending): string {
-  switch (one.state) {
-    case "waiting":
-      return "waits for its turn";
-    case "checking":
-      return "is compared";
-    case "done":
-      return `${bytes(one.file.size)}, arrived whole`;
-    default:
-      return `${bytes(one.sent)} of ${bytes(one.file.size)}`;
-  }
-}
-
-function stopped(one: Sending): TemplateResult {
-  const there = one.error?.code === "conflict" && !one.replace;
-  return html`<span class="failure">${one.error?.message}</span>
-    ${there ? html`<button @click=${() => again(one, true)}>Replace what is there</button>` : html`<button @click=${() => again(one)}>Resume</button>`}`;
 }
 
 function makeFolder({ site, folder, reload }: Place): void {

@@ -37,11 +37,11 @@ export function onUploaded(notify: (done: Sending) => void): () => void {
   return () => listeners.delete(notify);
 }
 
-export function send(site: string, folder: string, files: Iterable<File>): void {
+export function send(site: string, folder: string, files: Iterable<File>, replace = false): void {
   for (const file of files) {
     const path = joined(folder, file.name);
     for (const other of all) if (other.site === site && other.path === path && other.state !== "sending") all.delete(other);
-    all.add({ site, folder, path, file, sent: 0, state: "waiting", error: null, replace: false });
+    all.add({ site, folder, path, file, sent: 0, state: "waiting", error: null, replace });
   }
   next();
 }

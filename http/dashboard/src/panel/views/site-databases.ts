@@ -5,11 +5,15 @@ import { go } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { collect } from "../../shared/download";
 import { ask, attempt, badge, bytes, facts, note, secret, shown, table, when, type Fragment } from "../../shared/ui";
+import { DUMPS, importDump } from "../files/dumps";
+import { sendingList } from "../files/sending-list";
+import { jobLines } from "../files/work";
 import { order } from "../form";
 import type { Database, DatabaseCreated, DatabaseExport, DatabaseSecret, DatabaseUser, ExportPage, Job, Site } from "../model";
 import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
 
+const DUMP_NAMES = ".sql,.gz,.bz2,.xz";
 const ACCESS = { label: "May", hint: "" };
 
 export function siteDatabases(site: Site, viewer: Viewer): SitePart {
@@ -23,10 +27,12 @@ export function siteDatabases(site: Site, viewer: Viewer): SitePart {
   return {
     draw: (now) => html`
       <div class="head"><h2>Databases</h2><span class="gap"></span>${may("database.create") ? html`<button class="primary" @click=${() => create(now)}>Create database</button>` : nothing}</div>
+      ${jobLines(now.id).map((line) => line.draw())}
+      ${sendingList(now.id)}
       ${shown(databases, (page) =>
         table(
           ["Name", "Status", "Engine", "Size", "Programs connect at", ""],
-          page.items.map((database) => databaseRow(database, viewer)),
+          page.items.map((database) => databaseRow(now, database, viewer)),
           "No databases yet.",
         ),
       )}
@@ -57,11 +63,12 @@ export function siteDatabases(site: Site, viewer: Viewer): SitePart {
   };
 }
 
-function databaseRow(database: Database, { may }: Viewer): TemplateResult {
+function databaseRow(site: Site, database: Database, { may }: Viewer): TemplateResult {
   return html`<tr><td class="mono">${database.name}</td><td>${badge(database.status, database.problem)}</td><td>${database.engine}</td>
     <td>${database.size === null ? "—" : bytes(database.size)}</td><td class="mono">${database.socket}</td>
     <td class="act">${may("database.export") ? html`<button @click=${() => exportDatabase(database)}>Export</button>` : nothing}
       ${may("database.import") ? html`<button @click=${() => load(database)}>Import</button>` : nothing}
+      ${may("database.import") && may("file.upload") && may("file.mkdir") ? html`<label class="button">Upload a dump<input type="file" hidden accept=${DUMP_NAMES} aria-label="Dump for ${database.name}" @change=${(event: Event) => chosen(event, site, database)}></label>` : nothing}
       ${may("database.delete") ? html`<button class="danger" @click=${() => remove(database)}>Delete</button>` : nothing}</td></tr>`;
 }
 
@@ -132,6 +139,20 @@ function load(database: Database): void {
       replace: { label: "Empty the database first" },
     },
     done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+function chosen(event: Event, site: Site, database: Database): void {
+  const input = event.target as HTMLInputElement;
+  const [file] = Array.from(input.files ?? []);
+  input.value = "";
+  if (!file) return;
+  ask({
+    title: `Import ${file.name} into ${database.name}`,
+    text: `${bytes(file.size)} are uploaded to ${DUMPS} of the site, and imported then, also if you leave this page. The file stays there: delete it in Files afterwards.`,
+    action: "Upload and import",
+    fields: [{ name: "replace", label: "Empty the database first", kind: "checkbox" }],
+    submit: async ({ replace }) => importDump(site, database, file, replace === "on"),
   });
 }
 
