@@ -22,9 +22,10 @@ if __name__ == "__main__":
 
 from svc_webhost.confined.confine import Identity
 from svc_webhost.confined.serve import serve
+from svc_webhost.confined.zip_names import CODECS
 
 _MESSAGE: Final = 4096
-_NEEDED_LATER: Final = ("utf-8", "cp437", "ascii", "latin-1")
+_NEEDED_LATER: Final = ("ascii", "latin-1", *CODECS)
 """Encodings are Python modules, which a helper can no longer load after it is confined."""
 
 

@@ -17,11 +17,12 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import BinaryIO, Final, Protocol
 
 from svc_webhost.confined.protocol import Failed, FileError
+from svc_webhost.confined.sparse import Layout, SparseRecords, expanded, old_layout
 from svc_webhost.confined.tree import BLOCK
 from svc_webhost.confined.zip_names import names_of
 
@@ -40,6 +41,9 @@ MAX_TARGET: Final = 4096
 _TAR_BLOCK: Final = 512
 _ZIP_END: Final = struct.Struct("<4s4H2LH")
 _ZIP_COMMENT: Final = 0xFFFF
+_ZIP_STARTS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK00PK\x03\x04")
+"""A file, the end of an empty archive, and the mark of one that was to be split and had room in one part."""
+_ZIP_SPLIT: Final = b"PK\x07\x08"
 _BROKEN: Final = (
     zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError, struct.error,
     NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError, IndexError,
@@ -110,13 +114,16 @@ def understood() -> Iterator[None]:
         raise FileError(Failed.INVALID, f"The archive is damaged, or of an unsupported format: {error}.") from error
 
 
-def members(archive: BinaryIO) -> Iterator[Member]:
-    """The members in the order of the archive; read them within `understood`."""
+def members(archive: BinaryIO, encoding: str | None = None, *, ask: bool = True) -> Iterator[Member]:
+    """The members in the order of the archive; read them within `understood`. `encoding` and `ask`: of names in a zip
+    archive (`zip_names`)."""
     budget = Budget(os.fstat(archive.fileno()).st_size)
     start = archive.read(_TAR_BLOCK)
     archive.seek(0)
-    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        yield from _zip_members(archive, budget)
+    if start.startswith(_ZIP_STARTS):
+        yield from _zip_members(archive, budget, encoding, ask=ask)
+    elif start.startswith(_ZIP_SPLIT):
+        raise _one_of_several()
     elif start.startswith(b"\x1f\x8b"):
         yield from tar_members(_Gzip(gzip.GzipFile(fileobj=archive, mode="rb")), budget)
     elif start.startswith(b"BZh"):
@@ -127,6 +134,8 @@ def members(archive: BinaryIO) -> Iterator[Member]:
     elif is_tar(start):
         yield from tar_members(archive, budget)
     else:
+        if _is_last_part(archive):
+            raise _one_of_several()
         raise FileError(Failed.INVALID, "This is not a supported archive: zip, tar, tar.gz, tar.bz2 and tar.xz are.")
 
 
@@ -160,13 +169,13 @@ class _Gzip:
         return found
 
 
-def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
+def _zip_members(archive: BinaryIO, budget: Budget, encoding: str | None, *, ask: bool) -> Iterator[Member]:
     _check_directory(archive)
     with zipfile.ZipFile(archive) as opened:
         infos = opened.infolist()
         for _ in infos:
             budget.entry()
-        for info, name in zip(infos, names_of(infos), strict=True):
+        for info, name in zip(infos, names_of(infos, encoding, ask=ask), strict=True):
             if name is None:
                 continue
             mode = info.external_attr >> 16 if info.create_system == 3 else 0
@@ -182,6 +191,15 @@ def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
                 yield Member(name, Kind.FILE, mode & 0o777 or 0o644, modified, _zip_content(opened, info, budget))
 
 
+def _is_last_part(archive: BinaryIO) -> bool:
+    """Whether this ends as the last part of a split zip archive does, which has the directory."""
+    size = archive.seek(0, os.SEEK_END)
+    archive.seek(max(0, size - _ZIP_END.size - _ZIP_COMMENT))
+    tail = archive.read()
+    found = tail.rfind(b"PK\x05\x06")
+    return 0 <= found <= len(tail) - _ZIP_END.size and _ZIP_END.unpack_from(tail, found)[1] != 0
+
+
 def _check_directory(archive: BinaryIO) -> None:
     """`ZipFile` reads the whole directory and creates an object per entry before their number can be checked. For a
     directory of more than 4 GiB or 65,535 entries (zip64) the end record does not have the real numbers, so the check
@@ -192,7 +210,9 @@ def _check_directory(archive: BinaryIO) -> None:
     found = tail.rfind(b"PK\x05\x06")
     if found < 0 or len(tail) - found < _ZIP_END.size:
         raise FileError(Failed.INVALID, "The archive is incomplete: it ends early.")
-    length, start = _ZIP_END.unpack_from(tail, found)[5:7]
+    disk, first_disk, _, _, length, start = _ZIP_END.unpack_from(tail, found)[1:7]
+    if (disk, first_disk) not in ((0, 0), (0xFFFF, 0xFFFF)):
+        raise _one_of_several()
     if start == 0xFFFFFFFF or length == 0xFFFFFFFF:
         locator = tail.rfind(b"PK\x06\x06", 0, found)
         if locator < 0 or found - locator < 56:
@@ -233,6 +253,15 @@ class _Further:
     name: bytes | None = None
     target: bytes | None = None
     size: int | None = None
+    sparse: SparseRecords = field(default_factory=SparseRecords)
+
+
+_PAX: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_GNU_MAGIC_AT, _GNU_MAGIC = 257, b"ustar  \0"
+_VOLUME_LABEL: Final = b"V"
+_CONTINUED: Final = b"M"
+_FOLDER_WITH_LIST: Final = b"D"
+"""A folder of `tar --listed-incremental`, with the names in it as content."""
 
 
 def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
@@ -242,7 +271,7 @@ def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         if info.size < 0:
             raise FileError(Failed.INVALID, "The archive is damaged: it has a negative size.")
-        if info.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
+        if info.type in (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
             record = _record(stream, info.size, budget)
             if info.type == tarfile.GNUTYPE_LONGNAME:
                 next_one.name = record.rstrip(b"\0")
@@ -252,23 +281,52 @@ def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
                 _read_pax(record, everywhere if info.type == tarfile.XGLTYPE else next_one)
             continue
         budget.entry()
-        name = next_one.name or everywhere.name or os.fsencode(info.name)
-        target = next_one.target or everywhere.target or os.fsencode(info.linkname)
         size = next_one.size if next_one.size is not None else info.size
+        sparse = next_one.sparse
+        name = sparse.name or next_one.name or everywhere.name or _own_name(header, info)
+        target = next_one.target or everywhere.target or os.fsencode(info.linkname)
         next_one = _Further()
-        yield from _tar_member(stream, info, name, target, size, budget)
+        if info.type == tarfile.GNUTYPE_SPARSE:
+            further = iter(lambda: _exactly(stream, _TAR_BLOCK, budget), b"")
+            layout: Layout | None = old_layout(header, further)
+        else:
+            layout = sparse.layout()
+        reading = _Reading(stream, size, budget, layout, in_content=sparse.in_content)
+        yield from _tar_member(info, name, target, reading)
     while rest := stream.read(BLOCK):  # Read to the end, so that the stream's own checksum is checked.
         budget.spend(len(rest))
 
 
-def _tar_member(
-    stream: Stream,
-    info: tarfile.TarInfo,
-    name: bytes,
-    target: bytes,
-    size: int,
-    budget: Budget,
-) -> Iterator[Member]:
+def _own_name(header: bytes, info: tarfile.TarInfo) -> bytes:
+    """In a header of GNU's own form there are times where others have the start of a long name."""
+    if header[_GNU_MAGIC_AT : _GNU_MAGIC_AT + len(_GNU_MAGIC)] == _GNU_MAGIC:
+        return header[:100].split(b"\0", 1)[0]
+    return os.fsencode(info.name)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the content of a member is read: `size` bytes of the stream, which are the parts of `layout` if it has holes.
+    `in_content`: the layout is at the start of the content."""
+
+    stream: Stream
+    size: int
+    budget: Budget
+    layout: Layout | None
+    in_content: bool
+
+    def content(self) -> Iterator[bytes]:
+        blocks = _tar_content(self.stream, self.size, self.budget)
+        if self.layout is None:
+            return blocks
+        return expanded(blocks, self.layout, self.budget.spend, in_content=self.in_content)
+
+    def skip(self) -> None:
+        for _ in _tar_content(self.stream, self.size, self.budget):
+            pass
+
+
+def _tar_member(info: tarfile.TarInfo, name: bytes, target: bytes, reading: _Reading) -> Iterator[Member]:
     mode, modified = info.mode & 0o777, int(info.mtime)
     match info.type:
         case tarfile.DIRTYPE:
@@ -277,11 +335,18 @@ def _tar_member(
             yield Member(name, Kind.LINK, 0o777, modified, target=target[: MAX_TARGET + 1])
         case tarfile.LNKTYPE:
             yield Member(name, Kind.HARD_LINK, mode, modified, target=target)
-        case tarfile.REGTYPE | tarfile.AREGTYPE | tarfile.CONTTYPE:
+        case tarfile.REGTYPE | tarfile.AREGTYPE | tarfile.CONTTYPE | tarfile.GNUTYPE_SPARSE:
             if name.endswith(b"/"):  # Old archives mark folders in this way, because there was no type for them.
                 yield Member(name, Kind.FOLDER, mode, modified)
                 return
-            yield Member(name, Kind.FILE, mode, modified, _tar_content(stream, size, budget))
+            yield Member(name, Kind.FILE, mode, modified, reading.content())
+        case _ if info.type == _FOLDER_WITH_LIST:
+            reading.skip()
+            yield Member(name, Kind.FOLDER, mode, modified)
+        case _ if info.type == _VOLUME_LABEL:
+            reading.skip()
+        case _ if info.type == _CONTINUED:
+            raise _one_of_several()
         case _:
             raise _special(name)
 
@@ -339,8 +404,14 @@ def _read_pax(record: bytes, into: _Further) -> None:
             if into.size < 0:
                 raise FileError(Failed.INVALID, "The archive is damaged: it has a negative size.")
         elif key.startswith(b"GNU.sparse."):
-            raise FileError(Failed.REFUSED, "The archive has a sparse file, which is not supported.")
+            into.sparse.take(key.removeprefix(b"GNU.sparse."), value)
         record = record[length:]
+
+
+def _one_of_several() -> FileError:
+    return FileError(
+        Failed.REFUSED, "The archive is one part of several. Put the parts together, and pack them as one archive."
+    )
 
 
 def _special(name: bytes) -> FileError:

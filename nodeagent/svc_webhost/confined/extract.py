@@ -2,7 +2,8 @@
 
 One refused entry refuses the archive: an author who packed a device or an escape among files is not trusted for the
 rest. Links are created last, when nothing else is written, so that no entry can be written through one; they may not
-lead out of the unpacked folder. Set-uid and set-gid bits are dropped.
+lead out of the unpacked folder. Set-uid and set-gid bits are dropped. Of files and links with one name the last one
+counts, as for tar and unzip: `tar -r` appends newer versions of files.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
                 with translate_errors(request.to), understood():
-                    entries = unpack(folder, members(archive), DiskBudget(folder, request.most))
+                    entries = unpack(folder, members(archive, request.encoding), DiskBudget(folder, request.most))
                 with tree.changing:
                     _place(tree, temporary, staged, folder, request)
         finally:
@@ -49,7 +50,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
 def unpack(folder: int, of: Iterable[Member], room: DiskBudget) -> int:
     """Unpack these into a folder that nobody else has; returns how many there were."""
     count = 0
-    later: list[tuple[list[bytes], Member]] = []
+    later: dict[tuple[bytes, ...], Member] = {}
     folders: list[tuple[list[bytes], int]] = []
     with _Folders(folder) as made:
         for member in of:
@@ -63,12 +64,13 @@ def unpack(folder: int, of: Iterable[Member], room: DiskBudget) -> int:
                     folders.append((names, member.mode | stat.S_IRWXU))
                 case Kind.FILE:
                     _write(made.at(names[:-1]), names[-1], member, room)
+                    later.pop(tuple(names), None)
                 case Kind.LINK | Kind.HARD_LINK:
-                    later.append((names, member))
+                    later[tuple(names)] = member
         for hard in (True, False):
-            for names, member in later:
+            for path, member in later.items():
                 if (member.kind is Kind.HARD_LINK) is hard:
-                    _link(folder, made.at(names[:-1]), names, member)
+                    _link(folder, made.at(list(path[:-1])), list(path), member)
         for names, mode in reversed(folders):
             with held(kernel.open_beneath(folder, b"/".join(names), _FOLDER, follow=False)) as inner:
                 os.fchmod(inner, mode)
@@ -127,10 +129,12 @@ def names_of(member: Member) -> list[bytes]:
 
 
 def _write(folder: int, name: bytes, member: Member, room: DiskBudget) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     except FileExistsError:
-        raise _twice(member.name) from None
+        _remove_earlier(folder, name, member)
+        descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     with held(descriptor):
         for block in member.content:
             room.take(len(block))
@@ -140,23 +144,37 @@ def _write(folder: int, name: bytes, member: Member, room: DiskBudget) -> None:
         os.utime(descriptor, (modified, modified))
 
 
+def _remove_earlier(folder: int, name: bytes, member: Member) -> None:
+    """Remove what an earlier entry with the same name has left. Raises `FileError` if that is a folder."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise _twice(member.name) from None
+    os.unlink(name, dir_fd=folder)
+
+
 def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
     try:
         if member.kind is Kind.HARD_LINK:
             original = names_of(Member(member.target, Kind.FILE, 0, 0))
             if not original:
                 raise _out(member)
+            if original == names:
+                raise _out(member)
             with held(kernel.open_beneath(root, b"/".join(original[:-1]) or b".", _FOLDER, follow=False)) as beside:
+                _make_room(folder, names[-1], member)
                 os.link(original[-1], names[-1], src_dir_fd=beside, dst_dir_fd=folder, follow_symlinks=False)
         else:
             _check_target(names, member)
+            _make_room(folder, names[-1], member)
             os.symlink(member.target, names[-1], dir_fd=folder)
-    except FileExistsError:
-        raise _twice(member.name) from None
     except (FileNotFoundError, NotADirectoryError):
         raise FileError(
             Failed.REFUSED, f"{_for_message(member.name)} in the archive links to something that is not in it."
         ) from None
+
+
+def _make_room(folder: int, name: bytes, member: Member) -> None:
+    with suppress(FileNotFoundError):
+        _remove_earlier(folder, name, member)
 
 
 def _check_target(names: list[bytes], member: Member) -> None:
@@ -256,7 +274,7 @@ def _move(source: int, target: int, name: bytes, replace: bool) -> None:
 
 
 def _twice(name: bytes) -> FileError:
-    return FileError(Failed.REFUSED, f"The archive has {_for_message(name)} twice.")
+    return FileError(Failed.REFUSED, f"The archive has {_for_message(name)} twice, as a folder and as something else.")
 
 
 def _out(member: Member) -> FileError:

@@ -216,7 +216,7 @@ def entries(archive: BinaryIO, budget: Budget, nested: Callable[[bytes], bool]) 
     """Entries of the archive, and of archives within it whose names satisfy `nested`. Paths have no leading `./`."""
     start = archive.read(4)
     archive.seek(0)
-    outer = members(archive) if start.startswith(b"PK") else _tar(archive, budget)
+    outer = members(archive, ask=False) if start.startswith(b"PK") else _tar(archive, budget)
     for member in outer:
         member = replace(member, name=_plain(member.name), target=member.target)
         if member.kind is Kind.FILE and nested(member.name):

@@ -151,7 +151,8 @@ class Compress(FileRequest):
 @dataclass(frozen=True)
 class Extract(FileRequest):
     """Unpack the archive `path` into the folder `to`, which is created if needed. Existing files are an error, before
-    anything is placed, unless `replace`."""
+    anything is placed, unless `replace`. `encoding`: one of `zip_names.ENCODINGS`, for names whose encoding a zip
+    archive does not say."""
 
     kind = "extract"
     long = True
@@ -159,6 +160,7 @@ class Extract(FileRequest):
     to: str
     replace: bool
     most: int | None = None
+    encoding: str | None = None
 
 
 @dataclass(frozen=True)

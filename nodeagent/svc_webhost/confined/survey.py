@@ -33,6 +33,7 @@ from svc_webhost.confined.archive_formats import MAX_TARGET, Budget, Kind, Membe
 from svc_webhost.confined.extract import names_of
 from svc_webhost.confined.layers import Zstd, entries
 from svc_webhost.confined.protocol import Failed, FileError
+from svc_webhost.confined.zip_names import CODECS
 
 PART: Final = "part "
 _PART_LENGTH: Final = 8000
@@ -75,7 +76,7 @@ def confine(uid: int, gid: int, root: int | None = None) -> None:
     if uid == 0 or gid == 0:
         raise FileError(Failed.REFUSED, "An archive is never read as root.")
     Zstd.load()
-    for name in ("utf-8", "cp437", "ascii", "latin-1"):
+    for name in ("ascii", "latin-1", *CODECS):
         # Encodings are Python modules, which can no longer be loaded after the process is confined.
         codecs.lookup(name)
     for limit, most in _LIMITS.items():

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.panel.files.files import file_target
-from svc.panel.files.models import ArchiveFormat, FolderPath, SitePath
+from svc.panel.files.models import ArchiveFormat, FolderPath, SitePath, ZipEncoding
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.panel.sites.access import SiteChange, locked_site_of
@@ -31,6 +31,12 @@ class FileExtractRequest(SiteChange):
     path: SitePath
     to: FolderPath
     replace: bool = False
+    encoding: Annotated[
+        ZipEncoding | None,
+        Field(
+            description="Of the names in a zip archive that does not say it, as Windows writes them in many languages."
+        ),
+    ] = None
 
 
 class FileCompressRequest(SiteChange):
@@ -49,7 +55,9 @@ class FileCompressRequest(SiteChange):
     target="site",
 )
 async def extract_archive(context: Context[Panel], request: FileExtractRequest) -> JobModel:
-    parameters = {"path": request.path, "to": request.to, "replace": request.replace}
+    parameters: dict[str, Any] = {"path": request.path, "to": request.to, "replace": request.replace}
+    if request.encoding is not None:
+        parameters["encoding"] = request.encoding
     title = f"Unpack {request.path}"
     return await _queue(context, request.id, EXTRACT, title, "unpack", request.path, parameters)
 

@@ -78,6 +78,20 @@ class ArchiveFormat(StrEnum):
     TAR_GZ = "tar.gz"
 
 
+class ZipEncoding(StrEnum):
+    UTF_8 = "utf-8"
+    CP437 = "cp437"
+    CP850 = "cp850"
+    CP866 = "cp866"
+    CP1250 = "cp1250"
+    CP1251 = "cp1251"
+    CP1252 = "cp1252"
+    GB18030 = "gb18030"
+    BIG5 = "big5"
+    SHIFT_JIS = "shift_jis"
+    EUC_KR = "euc_kr"
+
+
 class FileEntry(Model):
     """`mode` is octal. `own`: the site's account owns it. `target`: of a symbolic link. `name_exact` is false if the
     name contains bytes that are not UTF-8, shown as U+FFFD: such an entry can only be removed with its folder."""

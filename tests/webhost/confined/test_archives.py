@@ -94,8 +94,7 @@ HOSTILE = {
         link("d", "."), entry("way", None, type=tarfile.LNKTYPE, linkname="d/../../outside/secret")
     ),
     "a folder that becomes a link": tar(entry("way/file"), link("way", ".")),
-    "a file that becomes a link": tar(entry("file"), link("file", "other"), entry("file")),
-    "the same name twice": tar(entry("file"), entry("file", b"again")),
+    "a hard link to itself": tar(entry("way"), entry("way", None, type=tarfile.LNKTYPE, linkname="way")),
     "a device": tar(entry("disk", None, type=tarfile.BLKTYPE, devmajor=8, devminor=0)),
     "a terminal": tar(entry("tty", None, type=tarfile.CHRTYPE, devmajor=5, devminor=0)),
     "a pipe": tar(entry("pipe", None, type=tarfile.FIFOTYPE)),
@@ -103,7 +102,6 @@ HOSTILE = {
     "an overlong name": tar(entry("n" * 300)),
     "an overlong path": tar(entry("/".join(["folder"] * 700))),
     "too many levels": zipped(entry("/".join(["d"] * 150) + "/f")),
-    "a sparse file": tar(entry("sparse", None, type=tarfile.GNUTYPE_SPARSE)),
     "a file where a folder is": tar(entry("a/b"), entry("a")),
     "a folder where a file is": tar(entry("a"), entry("a/b")),
 }
@@ -158,7 +156,9 @@ def test_entries_that_share_their_bytes_are_counted_each(
     with pytest.raises(FileError) as refused:
         extract.extract(tree, Extract("bomb", "unpacked", False))
 
-    assert refused.value.code is Failed.REFUSED
+    # Python with the fix of CVE-2019-9674 sees that they overlap.
+    assert refused.value.code in (Failed.REFUSED, Failed.INVALID)
+    assert not (home / "unpacked").exists()
 
 
 def _many_in_a_tar() -> bytes:

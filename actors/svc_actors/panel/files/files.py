@@ -38,7 +38,9 @@ class FileWork:
     async def unpack(self, run: JobRun) -> None:
         site = await self._site(run)
         most = await require_disk_room(self._database, site.id, 0)
-        request = Extract(run.parameters["path"], run.parameters["to"], run.parameters["replace"], most)
+        parameters = run.parameters
+        encoding = parameters.get("encoding")
+        request = Extract(parameters["path"], parameters["to"], parameters["replace"], most, encoding)
         answer = await self._files.ask(site_folder(self._folders, site), request, seconds=SECONDS)
         await run.log(f"{answer.result['entries']:,} entries of {request.path} were unpacked.")
 

@@ -299,10 +299,11 @@ function unpack({ site, folder }: Place, path: string): void {
     action: "Extract",
     known: { id: site, path },
     initial: { to: folder },
-    fields: ["to", "replace"],
+    fields: ["to", "replace", ...(path.toLowerCase().endsWith(".zip") ? ["encoding"] : [])],
     wishes: {
       to: { label: "Into the folder", hint: "Created if missing; empty is the site's own folder" },
       replace: { label: "Replace files that are there" },
+      encoding: { label: "Names are in", hint: "Only if the archive does not say it: gb18030 for China, shift_jis for Japan" },
     },
     done: (job) => follow(site, job),
   });
