@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from json.encoder import encode_basestring_ascii as _quoted
 from operator import itemgetter
 from typing import Any, Final
+from urllib.parse import quote_from_bytes
 
 from svc_webhost.confined import kernel
 from svc_webhost.confined.protocol import (
@@ -58,6 +59,7 @@ KEPT_SECONDS: Final = 2 * 86_400
 
 _RESTORED: Final = re.compile(r"restore-[0-9]{1,20}")
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BOOLEANS: Final = ("false", "true")
 _KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
@@ -70,15 +72,17 @@ def entry(name: str, status: os.stat_result, target: str | None) -> dict[str, An
 def _entry_text(name: str, status: os.stat_result, target: str | None, own_uid: int) -> str:
     """An entry as JSON in the form of the API, so that a long list need not be converted again: `modified_at` in
     seconds since 1970, `mode` octal. Bytes of a name that are not UTF-8 appear as U+FFFD, and `name_exact` is then
-    false. The text is assembled from strings: dictionaries for a thousand files, and encoding them, take more than
-    twice as long."""
+    false. `escaped` is for a name that no path of the API can have. The text is assembled from strings: dictionaries
+    for a thousand files, and encoding them, take more than twice as long."""
     shown = _shown(name)
+    escaped = _quoted(quote_from_bytes(os.fsencode(name))) if shown != name or _CONTROL.search(name) else "null"
     return (
         f'{{"name":{_quoted(shown)},"kind":"{_KINDS.get(stat.S_IFMT(status.st_mode), "other")}",'
         f'"size":{status.st_size},'
         f'"mode":"{stat.S_IMODE(status.st_mode):04o}","modified_at":{int(status.st_mtime)},'
         f'"own":{_BOOLEANS[status.st_uid == own_uid]},'
-        f'"target":{"null" if target is None else _quoted(_shown(target))},"name_exact":{_BOOLEANS[shown == name]}}}'
+        f'"target":{"null" if target is None else _quoted(_shown(target))},"name_exact":{_BOOLEANS[shown == name]},'
+        f'"escaped":{escaped}}}'
     )
 
 

@@ -19,6 +19,7 @@ from svc.panel.files.models import (
     ENTRIES,
     MAX_PAGE_BYTES,
     MAX_TEXT_BYTES,
+    Escaped,
     FileContent,
     FileEntry,
     FileList,
@@ -32,6 +33,7 @@ from svc.panel.files.models import (
     Sha256,
     SitePath,
     Text,
+    unescaped,
 )
 from svc.panel.services import Panel
 from svc.panel.sites.access import SiteChange, SiteRequest, site_of
@@ -100,9 +102,12 @@ class FolderCreateRequest(SiteChange):
 
 
 class FileRenameRequest(SiteChange):
+    """`name` is never percent-encoded."""
+
     path: SitePath
     name: FileName
     replace: bool = False
+    escaped: Escaped = False
 
 
 class FileMoveRequest(SiteChange):
@@ -122,6 +127,7 @@ class FileDeleteRequest(SiteChange):
     """Folders are deleted with all that is in them."""
 
     paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
+    escaped: Escaped = False
 
 
 class FileModeRequest(SiteChange):
@@ -256,9 +262,11 @@ async def make_folder(context: Context[Panel], request: FolderCreateRequest) -> 
 )
 async def rename_file(context: Context[Panel], request: FileRenameRequest) -> FileEntry:
     above = request.path.rpartition("/")[0]
-    to = f"{above}/{request.name}" if above else request.name
-    site, answer = await _change(context, request.id, Rename(request.path, to, request.replace))
-    await _record(context, site, request.path, {"to": to})
+    path, folder = (unescaped(request.path), unescaped(above)) if request.escaped else (request.path, above)
+    to = f"{folder}/{request.name}" if folder else request.name
+    site, answer = await _change(context, request.id, Rename(path, to, request.replace))
+    # As in the request: the audit's text is UTF-8.
+    await _record(context, site, request.path, {"to": f"{above}/{request.name}" if above else request.name})
     return FileEntry.model_validate(answer.result)
 
 
@@ -309,7 +317,8 @@ async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEn
     frees_space=True,
 )
 async def delete_files(context: Context[Panel], request: FileDeleteRequest) -> FilesDeleted:
-    site, answer = await _change(context, request.id, Delete(list(request.paths)), seconds=_DELETE_SECONDS)
+    paths = [unescaped(path) if request.escaped else path for path in request.paths]
+    site, answer = await _change(context, request.id, Delete(paths), seconds=_DELETE_SECONDS)
     await _record(context, site, request.paths[0], {"paths": list(request.paths)})
     return FilesDeleted(deleted=answer.result["deleted"])
 

@@ -3,9 +3,11 @@ that opens the path checks where it leads (`svc_webhost.confined`)."""
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
+from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -66,6 +68,17 @@ Base64 = Annotated[
 Text = Annotated[str, Field(max_length=MAX_TEXT_BYTES), Shape(r"[^\u0000]*", "text without NUL")]
 
 
+Escaped = Annotated[
+    bool,
+    Field(description="The path is percent-encoded: for names that are not UTF-8 or have control characters."),
+]
+
+
+def unescaped(path: str) -> str:
+    """The path that `path` encodes, as the helper takes it: with lone surrogates for bytes that are not UTF-8."""
+    return os.fsdecode(unquote_to_bytes(path))
+
+
 class EntryKind(StrEnum):
     FILE = "file"
     FOLDER = "folder"
@@ -94,7 +107,8 @@ class ZipEncoding(StrEnum):
 
 class FileEntry(Model):
     """`mode` is octal. `own`: the site's account owns it. `target`: of a symbolic link. `name_exact` is false if the
-    name contains bytes that are not UTF-8, shown as U+FFFD: such an entry can only be removed with its folder."""
+    name contains bytes that are not UTF-8, shown as U+FFFD. `escaped`: a name with such bytes, or with control
+    characters, percent-encoded; it can be renamed or deleted by this name, with `escaped: true` in the request."""
 
     name: str
     kind: EntryKind
@@ -104,6 +118,7 @@ class FileEntry(Model):
     own: bool
     target: str | None
     name_exact: bool
+    escaped: str | None
 
 
 ENTRIES: Final = TypeAdapter(list[FileEntry])

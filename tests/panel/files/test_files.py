@@ -242,6 +242,33 @@ async def test_names_that_are_no_utf8_can_be_told(world: Files) -> None:
     assert [(entry["name"], entry["name_exact"]) for entry in listed.json()["entries"]] == [("caf\ufffd", False)]
 
 
+@pytest.mark.parametrize(
+    ("name", "escaped"),
+    [(b"caf\xe9", "caf%E9"), (b"line\nbreak", "line%0Abreak"), (b"50%\x7f", "50%25%7F")],
+    ids=["not UTF-8", "a line break", "a percent sign"],
+)
+async def test_a_name_that_no_path_can_have_is_renamed_and_deleted_percent_encoded(
+    world: Files, name: bytes, escaped: str
+) -> None:
+    for folder in ("", "public/"):
+        give(world.folder, folder + os.fsdecode(name))
+    listed = (await world.ada.read(world.path(), path="public")).json()["entries"]
+
+    renamed = await world.ada.post(
+        world.path("/rename"), {"path": f"public/{escaped}", "name": "café", "escaped": True}
+    )
+    deleted = await world.ada.post(world.path("/delete"), {"paths": [escaped], "escaped": True})
+    climbing = await world.ada.post(world.path("/delete"), {"paths": ["%2e%2e/outside"], "escaped": True})
+    missing = await world.ada.post(world.path("/delete"), {"paths": [escaped], "escaped": True})
+    rows = [row for row in await world.panel.audit() if row["operation"].startswith("file.") and row["outcome"] == "ok"]
+
+    assert [entry["escaped"] for entry in listed] == [escaped]
+    assert (renamed.json()["name"], renamed.json()["escaped"]) == ("café", None)
+    assert deleted.json() == {"deleted": 1}
+    assert (climbing.status_code, missing.status_code) == (400, 404)
+    assert sorted(row["details"]["path"] for row in rows) == sorted([f"public/{escaped}", escaped])
+
+
 async def test_a_download_comes_in_pages_that_belong_together(world: Files) -> None:
     content = os.urandom(1_500_000)
     give(world.folder, "video", content)

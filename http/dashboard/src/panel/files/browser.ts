@@ -143,7 +143,7 @@ function folderView(site: string, folder: string, { may }: Viewer) {
       changed();
     };
     return html`<tr class=${chosen.has(entry.name) ? "chosen" : ""}>
-      <td class="pick"><input type="checkbox" aria-label="Choose ${entry.name}" .checked=${chosen.has(entry.name)} ?disabled=${!entry.name_exact} @change=${choose}></td>
+      <td class="pick"><input type="checkbox" aria-label="Choose ${entry.name}" .checked=${chosen.has(entry.name)} ?disabled=${entry.escaped !== null} @change=${choose}></td>
       <td class="name ${entry.kind}">${opened(entry)}${entry.own ? nothing : html` <span class="quiet">not the site's own</span>`}
         ${
           flying
@@ -154,7 +154,7 @@ function folderView(site: string, folder: string, { may }: Viewer) {
       <td class="number">${entry.kind === "file" ? bytes(entry.size) : ""}</td><td class="mono">${entry.mode}</td><td>${when(entry.modified_at)}</td></tr>`;
   };
   const opened = (entry: FileEntry): TemplateResult => {
-    if (!entry.name_exact) return html`${entry.name}`;
+    if (entry.escaped !== null) return html`${entry.name} ${unnamable(ordered, entry.name, entry.escaped, may)}`;
     if (entry.kind === "folder") return html`<a href=${placeOf(site, joined(folder, entry.name))}>${entry.name}</a>`;
     if (entry.kind === "file" && may("file.read", "file.download"))
       return isText(entry.name, entry.size)
@@ -166,7 +166,7 @@ function folderView(site: string, folder: string, { may }: Viewer) {
   const everything = (event: Event) => {
     chosen.clear();
     if ((event.target as HTMLInputElement).checked)
-      for (const entry of list.value?.entries ?? []) if (entry.name_exact) chosen.add(entry.name);
+      for (const entry of list.value?.entries ?? []) if (entry.escaped === null) chosen.add(entry.name);
     changed();
   };
 
@@ -183,7 +183,7 @@ function folderView(site: string, folder: string, { may }: Viewer) {
           ? html`<div class="scroll"><table>
           <thead><tr><th class="pick"><input type="checkbox" aria-label="Choose all" .checked=${chosen.size > 0 && chosen.size === now.entries.length} @change=${everything}></th>
             <th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col">Mode</th><th scope="col">Changed</th></tr></thead>
-          <tbody>${repeat(now.entries, (entry) => entry.name, row)}</tbody></table></div>
+          <tbody>${repeat(now.entries, (entry) => entry.escaped ?? entry.name, row)}</tbody></table></div>
           ${now.total > now.entries.length ? html`<p class="pager"><button @click=${more}>Show more: ${now.entries.length} of ${now.total} are here</button></p>` : html`<p class="quiet count">${now.total} in all</p>`}`
           : html`<p class="empty">Nothing is in this folder.${may("file.upload") ? " Drop files here to upload them." : nothing}</p>`,
       )}</div>`,
@@ -243,6 +243,33 @@ function rename({ site, folder, reload }: Place, name: string): void {
     wishes: { replace: { label: "Replace what is there" } },
     done: reload,
   });
+}
+
+/** What can be done with an entry whose name no path can have: bytes that are not UTF-8, or control characters. */
+function unnamable({ site, folder, reload }: Place, name: string, escaped: string, may: Viewer["may"]): TemplateResult {
+  const path = joined(folder.split("/").filter(Boolean).map(encodeURIComponent).join("/"), escaped);
+  const rename = () =>
+    order("file.rename", {
+      title: `Rename ${name}`,
+      text: "Its name has characters that cannot be shown.",
+      action: "Rename",
+      known: { id: site, path, escaped: true },
+      initial: { name: name.replace(/[\u0000-\u001f\u007f\ufffd]/g, "_") },
+      fields: ["name", "replace"],
+      wishes: { replace: { label: "Replace what is there" } },
+      done: reload,
+    });
+  const remove = () =>
+    order("file.delete", {
+      title: `Delete ${name}?`,
+      text: "For good, a folder with all that is in it. A backup is the only way back.",
+      action: "Delete",
+      dangerous: true,
+      known: { id: site, paths: [path], escaped: true },
+      done: reload,
+    });
+  return html`${may("file.rename") ? html`<button @click=${rename}>Rename</button>` : nothing}
+    ${may("file.delete") ? html`<button class="danger" @click=${remove}>Delete</button>` : nothing}`;
 }
 
 function copy({ site, reload }: Place, path: string): void {
