@@ -178,7 +178,9 @@ def cpanel(
     packed.file(
         f"{above}mysql.sql",
         f"GRANT USAGE ON *.* TO 'ada_wp'@'localhost' IDENTIFIED BY PASSWORD '*AB';\n"
-        f"GRANT ALL PRIVILEGES ON `{DATABASE.replace('_', chr(92) + '_')}`.* TO 'ada_wp'@'localhost';\n",
+        f"GRANT ALL PRIVILEGES ON `{DATABASE.replace('_', chr(92) + '_')}`.* TO 'ada_wp'@'localhost';\n"
+        f"GRANT SELECT, SHOW VIEW ON `{DATABASE.replace('_', chr(92) + '_')}`.* TO 'ada_ro'@'203.0.113.7';\n"
+        f"GRANT SELECT, INSERT ON `{DATABASE}`.* TO `ada_form`@`localhost`;\n",
     )
     packed.file(f"{above}dnszones/{MAIN}.db", zone)
     packed.file(f"{above}cron/{USER}", CRON)

@@ -164,21 +164,24 @@ def _databases(survey: Survey, account: Account, user: str) -> None:
     for dump in survey.matching(re.compile(r"mysql/([^/]+)\.sql(?:\.gz)?")):
         site = next((site.domain for site in account.sites if site.database == dump[1]), None)
         first = account.sites[0].domain if account.sites else None
-        account.databases.append(FoundDatabase(dump[1], "mariadb", dump[0], site or first, users.get(dump[1], [])))
+        database = FoundDatabase(dump[1], "mariadb", dump[0], site or first)
+        for name, (rights, hosts) in users.get(dump[1], {}).items():
+            database.add_user(name, rights, hosts)
+        account.databases.append(database)
     for dump in survey.matching(re.compile(r"psql/([^/]+?)\.(?:tar|sql)(?:\.gz)?")):
         account.leave(Kind.DATABASE, dump[1], "it is a PostgreSQL dump of pg_dump's own format: import it as plain SQL")
 
 
-def _grants(text: str) -> dict[str, list[str]]:
-    """Users, by database, with any right in it."""
-    users: dict[str, list[str]] = {}
+def _grants(text: str) -> dict[str, dict[str, tuple[set[str], set[str]]]]:
+    """The users of each database, with their rights in it, and the hosts from where they have them."""
+    users: dict[str, dict[str, tuple[set[str], set[str]]]] = {}
     for line in text.splitlines():
-        granted = line.rpartition(" ON ")[2] if line.startswith("GRANT ") else ""
-        found = re.match(r"[`']?([^`'.]+)[`']?\.\S+ TO [`']([^`']+)[`']@", granted)
+        rights, _, granted = line.removeprefix("GRANT ").rpartition(" ON ") if line.startswith("GRANT ") else ("",) * 3
+        found = re.match(r"[`']?([^`'.]+)[`']?\.\S+ TO [`']([^`']+)[`']@(?:[`']([^`']+)[`'])?", granted)
         if found is not None and found[1] != "*":
-            names = users.setdefault(found[1].replace("\\_", "_"), [])
-            if found[2] not in names:
-                names.append(found[2])
+            there = users.setdefault(found[1].replace("\\_", "_"), {}).setdefault(found[2], (set(), set()))
+            there[0].update(right.strip() for right in rights.split(","))
+            there[1].add(found[3] or "localhost")
     return users
 
 

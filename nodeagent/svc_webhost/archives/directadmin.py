@@ -197,8 +197,14 @@ def _databases(survey: Survey, account: Account) -> None:
     first = account.sites[0].domain if account.sites else None
     named = {site.database: site.domain for site in reversed(account.sites) if site.database is not None}
     for dump in survey.matching(_DUMP):
-        users = [user for user, value in _pairs(survey.text(f"backup/{dump[1]}.conf")) if "passwd" in _values(value)]
-        account.databases.append(FoundDatabase(dump[1], "mariadb", dump[0], named.get(dump[1], first), users))
+        database = FoundDatabase(dump[1], "mariadb", dump[0], named.get(dump[1], first))
+        for user, value in _pairs(survey.text(f"backup/{dump[1]}.conf")):
+            told = _values(value)
+            if "passwd" in told:
+                rights = [name.removesuffix("_priv").replace("_", " ") for name in told if name.endswith("_priv")]
+                granted = [right for right in rights if told[f"{right.replace(' ', '_')}_priv"] == "Y"]
+                database.add_user(user, granted or None)
+        account.databases.append(database)
 
 
 def _tasks(survey: Survey, account: Account) -> None:

@@ -7,7 +7,7 @@ Paths are those of the archive's entries; an archive within the archive counts a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -81,15 +81,40 @@ class FoundSite:
     home_in_archive: str = ""
 
 
+READING: Final = frozenset({"SELECT", "SHOW VIEW", "LOCK TABLES", "USAGE"})
+_EVERYTHING: Final = frozenset({"ALL", "ALL PRIVILEGES"})
+_WRITING: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX"})
+"""A user with these rights notices no difference to all rights."""
+_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_MOST_HOSTS: Final = 20
+
+
 @dataclass
 class FoundDatabase:
-    """`dump` is a file of SQL, plain or compressed. `site` is the domain that it goes with."""
+    """`dump` is a file of SQL, plain or compressed. `site` is the domain that it goes with. Of its `users`, `readers`
+    could only read; `rights` has what others could do that could not do everything, and `hosts` from where users could
+    connect besides the old host itself."""
 
     name: str
     engine: str
     dump: str
     site: str | None = None
     users: list[str] = field(default_factory=list)
+    readers: list[str] = field(default_factory=list)
+    rights: dict[str, str] = field(default_factory=dict)
+    hosts: dict[str, list[str]] = field(default_factory=dict)
+
+    def add_user(self, name: str, rights: Iterable[str] | None, hosts: Iterable[str] = ()) -> None:
+        """`rights`: in SQL's words; None if the archive does not say them, as if they were all."""
+        if name not in self.users:
+            self.users.append(name)
+        granted = {" ".join(right.upper().split()) for right in rights or ()}
+        if granted and granted <= READING:
+            self.readers.append(name)
+        elif granted and not granted & _EVERYTHING and not granted >= _WRITING:
+            self.rights[name] = ", ".join(sorted(granted))[:200]
+        if elsewhere := sorted({host for host in hosts if host not in _HERE}):
+            self.hosts[name] = elsewhere[:_MOST_HOSTS]
 
 
 @dataclass

@@ -54,3 +54,16 @@ async def test_each_format_gives_the_same_site_byte_for_byte(world: World, forma
         addon = world.home(await world.site(ADDON)) / "public"
         assert files_of(addon) == trees[ADDON].files
         assert not (public / "addon").exists()
+
+
+async def test_a_user_who_could_only_read_a_database_can_only_read_it_here(world: World) -> None:
+    imported = await world.uploaded(foreign.cpanel(foreign.model()))
+
+    await world.applied(imported)
+
+    number = (await world.site(MAIN))["number"]
+    users = (await world.root.get("/database-users")).json()["items"]
+    assert {user["name"]: [grant["access"] for grant in user["grants"]] for user in users} == {
+        f"s{number}_wordpress": ["full"],
+        f"s{number}_wordpress_ro": ["read_only"],
+    }

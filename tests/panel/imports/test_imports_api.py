@@ -30,7 +30,15 @@ async def test_the_plan_names_every_item_and_why(world: World) -> None:
     assert (plan["status"], plan["format"]) == ("ready", "cpanel")
     assert {name: action for name, (action, _) in of(plan, "site").items()} == {MAIN: "import", ADDON: "import"}
     assert of(plan, "database")[DATABASE][0] == "change"
-    assert of(plan, "database_user")["ada_wp"][0] == "change"
+    users = of(plan, "database_user")
+    assert {name: action for name, (action, _) in users.items()} == dict.fromkeys(
+        ("ada_wp", "ada_ro", "ada_form"), "change"
+    )
+    assert "can only read it" in users["ada_ro"][1]
+    assert "its access from 203.0.113.7 ends" in users["ada_ro"][1]
+    assert "it had INSERT, SELECT, and has all rights in it now" in users["ada_form"][1]
+    assert "who could do more than read" in users["ada_wp"][1]
+    assert "it had" not in users["ada_wp"][1]
     assert of(plan, "configuration")["cpmove-ada/homedir/public_html/wp-config.php"][0] == "change"
     assert of(plan, "dns")[MAIN] == ("change", f"8 records; {MAIN} leads to this server")
     assert {name: action for name, (action, _) in of(plan, "task").items() if "mysqldump" in name} == {

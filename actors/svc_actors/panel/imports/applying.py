@@ -60,6 +60,7 @@ from svc_actors.panel.imports.plan import (
     aliases_of,
     is_wordpress_database,
     labels_of,
+    readers_of,
     site_php,
     uploads_of,
 )
@@ -178,8 +179,18 @@ class ImportApplication:
                 for database in applied.databases(found):
                     login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
                     await self._load(run, applied, site, database, labels[database.name])
+                    if database.readers:
+                        await self._add_reader(run, applied, site, database)
                     if is_wordpress_database(found, database):
                         await self._configure(run, applied, found, site, login)
+
+    async def _add_reader(self, run: JobRun, applied: Applied, site: SiteRow, database: FoundDatabase) -> None:
+        """Without this user the import is complete as well: nothing else here has its password."""
+        label, reader = labels_of(applied.account)[database.name], readers_of(applied.account)[database.name]
+        try:
+            await self._parts.wordpress.make_reader(site, label, reader, CALLER)
+        except ServiceError as error:
+            await self._rest.note(run, applied, Kind.DATABASE_USER, reader, f"it was not created: {error.message}")
 
     async def set_up(self, run: JobRun) -> None:
         async with self._nothing_staged_on_failure(run):

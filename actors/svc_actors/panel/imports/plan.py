@@ -135,6 +135,20 @@ def labels_of(account: Account) -> dict[str, str]:
     return labels
 
 
+def readers_of(account: Account) -> dict[str, str]:
+    """Labels of the users who can only read a database, by its name on the old host; different from all labels of
+    databases, which are names of users as well."""
+    labels = labels_of(account)
+    readers: dict[str, str] = {}
+    for database in account.databases:
+        if database.readers:
+            label, number = f"{labels[database.name][:27]}_ro", 2
+            while label in {*labels.values(), *readers.values()}:
+                label, number = f"{labels[database.name][:27]}_ro{number}", number + 1
+            readers[database.name] = label
+    return readers
+
+
 def is_wordpress_database(site: FoundSite, database: FoundDatabase) -> bool:
     return site.wordpress is not None and site.database == database.name
 
@@ -233,10 +247,23 @@ def _database(account: Account, database: FoundDatabase) -> list[Item]:
     label = labels_of(account)[database.name]
     reason = f"of {database.site}, called {label} behind the site's prefix"
     items = [_chosen(Kind.DATABASE, database.name, PlanAction.CHANGE, reason)]
-    for user in database.users:
-        reason = f"the database's user is called {label} here, with a new password (svc database-user reset-password)"
-        items.append(Item(Kind.DATABASE_USER, user, PlanAction.CHANGE, reason))
-    return items
+    reader = readers_of(account).get(database.name)
+    return [*items, *(_database_user(database, user, label, reader) for user in database.users)]
+
+
+def _database_user(database: FoundDatabase, user: str, label: str, reader: str | None) -> Item:
+    if user in database.readers:
+        said = [f"called {reader} here, as all who could only read this database, and can only read it"]
+    else:
+        said = [f"called {label} here, as all users of this database who could do more than read"]
+        if user in database.rights:
+            said.append(f"it had {database.rights[user]}, and has all rights in it now")
+    said.append("with a new password (svc database-user reset-password)")
+    if user in database.hosts:
+        said.append(
+            f"its access from {', '.join(database.hosts[user])} ends: only programs of the site reach databases"
+        )
+    return Item(Kind.DATABASE_USER, user, PlanAction.CHANGE, "; ".join(said))
 
 
 def _passwords(account: Account, number: int, found: FoundPasswords, choices: Choices) -> Item:

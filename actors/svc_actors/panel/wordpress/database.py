@@ -35,6 +35,23 @@ class WordPressDatabases:
         await self._databases.agree(site.id)
         return SiteDatabase(database_name(site.number, label), user_name(site.number, label), password)
 
+    async def make_reader(self, site: SiteRow, label: str, reader: str, caller: Caller) -> None:
+        """Create a user who can only read the database `label`, with a password that nobody knows until it is reset.
+        Nothing is changed if the site has a user of that name. Raises `conflict` if it cannot have a further user."""
+        verifier = self._databases.server(_ENGINE).verifier(new_password())
+
+        async def work(tx: Transaction) -> None:
+            row = await tx.fetchrow(
+                f"SELECT {DATABASE_COLUMNS} FROM databases WHERE engine = $1 AND name = $2",
+                _ENGINE.value,
+                database_name(site.number, label),
+            )
+            if row is not None and await _user(tx, site, reader) is None:
+                await create_user(tx, caller, as_database(row), reader, Access.READ_ONLY, verifier)
+
+        await self._database.transact(work)
+        await self._databases.agree(site.id)
+
     async def record(self, tx: Transaction, site: SiteRow, password: str, caller: Caller, label: str = LABEL) -> None:
         """Record the database and its user with this password; `SiteDatabases.agree` then updates the engine. Raises
         `conflict` if the plan allows no further database."""
