@@ -18,9 +18,10 @@ from typing import Final
 MOST_DESCRIPTORS: Final = 65_536
 """Requested from the kernel at the start. A service with a thousand nodes and some thousand browsers uses 10,000."""
 MOST_CONNECTIONS: Final = 10_000
-"""Of the API. A connection with TLS and HTTP/2 takes some 100 kB, so this is a gigabyte."""
+"""The most connections of the API. A connection with TLS and HTTP/2 takes some 100 kB, so this is a gigabyte."""
 MOST_UNPROVEN: Final = 2_000
-"""Of the gateway: connections without a node's certificate so far; and, counted separately, those without a hello."""
+"""The most connections of the gateway that have shown no node's certificate yet; and, counted separately, the most with
+a certificate that have sent no hello yet."""
 MOST_ARRIVING: Final = 4
 """Connections of one node without a hello. An agent has one; each may hold 4 MiB of an incomplete frame."""
 MOST_STREAMS: Final = 8_192
@@ -90,7 +91,8 @@ class ConnectionSlot:
         self.evict = evict
 
     def idle(self) -> None:
-        """From now on the connection may be closed for a new one. The longest idle is closed first."""
+        """Mark the connection as idle: it may be closed for a new one. The connection that has been idle longest is
+        closed first."""
         if not self._left:
             self.busy()
             self._source.idle[self] = self._admission._idle[self] = None

@@ -40,9 +40,9 @@ from svc_webhost.tree_removal import remove_tree
 Arguments = TypeVarTuple("Arguments")
 
 FIRST_UID: Final = 1_900_000_000
-"""Above all other ranges: subordinate ids (up to SUB_UID_MAX = 600,100,000 in Debian's login.defs), which another
-account may use for its containers, and systemd's containers (up to 1,879,048,191). Below systemd's ids of foreign
-images (from 2,147,352,576) and 2^31: some programs have ids in signed integers."""
+"""Above the ranges of all other ids: subordinate ids (up to SUB_UID_MAX = 600,100,000 in Debian's login.defs), which
+another account may use for its containers, and systemd's containers (up to 1,879,048,191). Below systemd's ids of
+foreign images (from 2,147,352,576) and 2^31: some programs have ids in signed integers."""
 WEB_SERVER_GROUP: Final = "www-data"
 _PROGRAM_SECONDS: Final = 60.0
 _KILL_SECONDS: Final = 20.0

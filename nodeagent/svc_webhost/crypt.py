@@ -11,7 +11,7 @@ import trio
 _METHOD: Final = b"$y$"
 """yescrypt, Debian's default: it is slow on purpose, and takes memory."""
 _COST: Final = 5
-"""As in Debian's login.defs: 16 MiB and some 20 ms."""
+"""The cost in Debian's login.defs: a hash takes 16 MiB and some 20 ms."""
 _QUICK_METHOD: Final = b"$6$"
 _QUICK_COST: Final = 1000
 """Half a millisecond, because nginx checks the password with every request."""

@@ -4,7 +4,8 @@ They are nginx's own, those of Debian's /etc/mime.types that pages use, for what
 a few that are common in .htaccess files. nginx's file is not included: it differs between releases, and the judge of
 .htaccess files compares with this table in a process that reads no files of the server.
 
-nginx's list has none of what sites use of today: no browser runs a module (`.mjs`) as application/octet-stream.
+nginx's list lacks newer types that sites use: a module (`.mjs`), for example, would be sent as
+application/octet-stream, which no browser runs.
 
 This module imports the standard library alone.
 """

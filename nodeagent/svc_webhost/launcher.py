@@ -112,7 +112,7 @@ class ServiceStatus:
     last_exit: str | None = None
     """How the service ended last: "exit status 1", "signal 11"; None if that is not known."""
     weaker_limits: tuple[str, ...] = ()
-    """In words, the limits that this server cannot fully enforce."""
+    """The limits that this server cannot fully enforce, in words."""
 
 
 class Launcher(Protocol):

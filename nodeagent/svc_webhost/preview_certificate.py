@@ -17,7 +17,7 @@ from svc_webhost.certificate_files import CertificateFiles, CertificatePaths
 from svc_webhost.folders import HostFolders
 
 _ONLY: Final = 0
-"""The number of a site, for which `CertificateFiles` has a folder each."""
+"""A number in place of a site's, for which `CertificateFiles` has a folder each."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def put_preview_certificate(folders: HostFolders, domain: str, fingerprint: str,
 
 
 def remove_preview_certificate(folders: HostFolders) -> None:
-    """From now on there is none to serve. Its files stay, which earlier configurations may name. Blocks."""
+    """Stop serving the certificate. Its files stay, because earlier configurations may name them. Blocks."""
     (_folder(folders) / "current").unlink(missing_ok=True)
 
 

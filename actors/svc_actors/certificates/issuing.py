@@ -121,7 +121,7 @@ class IssuedCertificate(Actor):
         return None if row is None else self._issued(row)
 
     async def step(self) -> Step:
-        """What to do now. Records the key of a new order when one is due."""
+        """Returns what to do now. If a new order is due, records its key."""
 
         async def work(tx: Transaction) -> Step:
             row = await self._row(tx)

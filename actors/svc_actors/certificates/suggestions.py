@@ -30,7 +30,7 @@ def certificate_id(chain: str) -> str | None:
         return None
     if issuer is None:
         return None
-    # As in the certificate: with a leading zero where the first bit would be a sign.
+    # Encoded as in the certificate: with a leading zero byte if the first bit would otherwise be a sign.
     serial = leaf.serial_number.to_bytes(leaf.serial_number.bit_length() // 8 + 1, "big")
     return f"{base64url(issuer)}.{base64url(serial)}"
 

@@ -179,7 +179,8 @@ class SiteHandover:
 
         async def renewed(tx: Transaction) -> None:
             await write_administrator(tx, site.id, email)
-            # Only if no newer handover was ordered since: that one is for another owner, so its work is not done yet.
+            # Recorded only if no newer handover was ordered since: a newer one is for another owner, and its work is
+            # not done yet.
             await tx.execute(
                 "UPDATE site_handovers SET wordpress_renewed = true WHERE site_id = $1 AND generation = $2",
                 site.id,
@@ -205,8 +206,8 @@ class SiteHandover:
             return password if await self._wordpress_databases.has_password(tx, site, password) else None
         password = new_password()
         await self._wordpress_databases.record(tx, site, password, _CALLER)
-        # Only if no newer handover was ordered since: that one must get its own password, because the owner of this one
-        # can read this password in wp-config.php.
+        # Written only if no newer handover was ordered since: a newer one must get its own password, because the owner
+        # of this handover can read this password in wp-config.php.
         await tx.execute(
             "UPDATE site_handovers SET sealed_wordpress_password = $3 WHERE site_id = $1 AND generation = $2",
             site.id,

@@ -103,8 +103,8 @@ class ActorSystem:
         return {kind.name: kind.statistics() for kind in self._kinds.values()}
 
     def start(self, cell: Cell) -> None:
-        # In the system's own context: context variables of the task that happens to send the first message do not
-        # apply.
+        # The cell's task runs in the system's own context: context variables of the task that happens to send the first
+        # message do not apply.
         self._context.run(partial(self._nursery.start_soon, cell.run, name=str(cell)))
 
     def left(self) -> None:

@@ -72,7 +72,8 @@ class Database(Statements):
         """Set while the disk guard reports the database's disk as full. New changes by callers are then refused;
         changes under way and background work continue."""
         self.marks: CommitMarks | None = None
-        """What this service knows to be committed: each new connection is checked against it before use."""
+        """The commits of this service that are known to have succeeded. Each new connection is checked against them
+        before use."""
         self._connector = connector
         self._nursery = nursery
         self._lanes = lanes

@@ -45,7 +45,8 @@ else:
 
 
 _OID_OF_FIRST_OTHER_TYPE: Final = 10_000
-"""Below it are the types that PostgreSQL itself defines, by the same oid in every database: `FirstGenbkiObjectId`."""
+"""PostgreSQL's `FirstGenbkiObjectId`. Types with a lower oid are defined by PostgreSQL itself, and have the same oid in
+every database."""
 _system_types: Final[dict[int, Record]] = {}
 """Cache of asyncpg's lookups of these types, by oid; component types come first. Without it asyncpg looks up every
 kind of array again on each connection, with a statement that takes longer than ten of the statements that need it."""

@@ -34,8 +34,8 @@ _CHECK_PERIOD, _RETRY_PAUSE = 1.0, 0.2
 _DYING: Final = 2.0
 """How long the server may take to notice that a predecessor was killed, in seconds."""
 _KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-"""On the server's side, over TCP: a controller whose host lost its power frees the lock after 20 s (5 s of silence and
-three probes 5 s apart), not after the kernel's 2 hours."""
+"""Settings of the server's side of a TCP connection: a controller whose host lost its power frees the lock after 20 s
+(5 s of silence and three probes 5 s apart), not after the kernel's 2 hours."""
 
 log = structlog.get_logger(__name__)
 

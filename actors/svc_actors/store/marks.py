@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from svc_actors.store.transactions import Queryable, Transaction
 
 FILE: Final = "database-marks.json"
-"""In the data folder."""
+"""The name of the file of marks in the data folder."""
 MACHINE: Final = Path("/etc/machine-id")
 """Differs if a data folder was copied to another host: two services with one id would hide each other's losses."""
 WRITE_SECONDS: Final = 1.0
-"""From one write of the file to the next. What was committed since the last write is forgotten if the service's host
+"""Seconds between two writes of the file. Marks of commits since the last write are forgotten if the service's host
 goes down together with the database's; otherwise the service itself notices its loss."""
 _FINAL_WRITE: Final = 5.0
 _TURN, _TURNS = 60.0, 60
@@ -165,7 +165,8 @@ class CommitMarks:
         self.dealt = dealt
         """How often a step back of the database was dealt with, as far as is known here."""
         self.serving = False
-        """Set once this service has dealt with a notice that it found. A notice that appears later is of a new loss."""
+        """Set once this service has dealt with a notice that it found at its start. A notice that appears later is
+        about a new loss."""
 
     @classmethod
     def load(cls, folder: Path) -> CommitMarks:

@@ -38,9 +38,9 @@ _SEQUENCER_LOCK = 0x5356_4302  # "SVC" and a number: this database's locks are n
 _PAGE = 500
 _TAKEOVER_PERIOD, _PRUNE_PERIOD = 1.0, 60.0
 _SHORTEST_PERIOD = 0.01
-"""From one move of events to the next, in seconds. A single event is moved at once; in a stream of commits each move
-takes what came meanwhile. A move for every few commits, with its NOTIFY and the readers' queries, took more processor
-time than the commits."""
+"""Seconds between two moves of events. A single event is moved at once; in a stream of commits each move takes what
+came meanwhile. A move for every few commits, with its NOTIFY and the readers' queries, took more processor time than
+the commits."""
 _PRUNE_BATCH = 10_000
 
 

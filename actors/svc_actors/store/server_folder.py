@@ -78,7 +78,8 @@ class Folder:
                         self.socket.rmdir()
 
     def write_access_rules(self, cluster: Path, roles: Sequence[str]) -> None:
-        """Who may connect as which role: our own user (and the server's), known to the kernel, over the socket."""
+        """Write the rules for connecting: only our own user and the server's, as identified by the kernel, may connect
+        over the socket, each with its roles."""
         own = pwd.getpwuid(os.geteuid()).pw_name
         users = dict.fromkeys([own, self.account.name if self.account else own])
         rules = [f"svc {user} {role}" for user in users for role in roles]

@@ -105,7 +105,8 @@ class Transaction(Statements):
         self.last_rows: list[tuple[str, Sequence[object]]] = []
         self.announcements: list[Announcement] = []
         self.marked = False
-        """It leaves a mark (`svc_actors.store.marks`): it wrote something outside of `unmarked` blocks."""
+        """Whether the transaction leaves a mark (`svc_actors.store.marks`), because it wrote something outside of
+        `unmarked` blocks."""
         self._unmarked = False
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:

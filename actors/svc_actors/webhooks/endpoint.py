@@ -65,8 +65,8 @@ class Round:
         self._endpoint_id = endpoint_id
         self._draining = draining
         self._woken = trio.Event()
-        # In order: deliveries that were read ahead; how often these became outdated; attempts under way; outcomes to be
-        # recorded.
+        # These are, in this order: deliveries that were read ahead; how often these became outdated; attempts under
+        # way; outcomes to be recorded.
         self._ahead: list[deliveries.DueDelivery] = []
         self._changes = 0
         self._under_way: set[UUID] = set()

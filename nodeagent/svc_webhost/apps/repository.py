@@ -30,8 +30,8 @@ URL: Final = (
     rf"(?:https://{_HOST}(?::{_NUMBER})?/{_PATH}|ssh://{_SSH_USER}@{_HOST}(?::{_NUMBER})?/{_PATH}"
     rf"|{_SSH_USER}@{_HOST}:{_PATH})"
 )
-"""Without credentials, since the URL is shown and stored. Git hosts show the last form for repositories
-that are fetched by SSH."""
+"""URLs of repositories. They contain no credentials, since they are shown and stored. Git hosts show the last form for
+repositories that are fetched by SSH."""
 REF: Final = r"[A-Za-z0-9](?:[A-Za-z0-9_/-]|\.(?!\.|/|lock(?:/|$)))*"
 """A branch, a tag or a commit (git-check-ref-format(1)). It cannot be an option, or two names."""
 _GIT: Final = "/usr/bin/git"

@@ -13,7 +13,8 @@ from svc_webhost.archives.model import FoundSite, Survey
 WANTED: Final = re.compile(
     r"(?:(?!(?:vendor|node_modules|wp-content|cache)/)[^/]+/){0,8}(?:composer\.json|php\.ini|\.user\.ini)"
 )
-"""Without files of libraries: there can be hundreds, and the application's own file names its requirements."""
+"""The files to read. Files of libraries are not among them: there can be hundreds, and the application's own file names
+its requirements."""
 _LOADED: Final = re.compile(r"^[ \t]*(?:zend_)?extension[ \t]*=[ \t]*[\"']?(?:[^\s\"';]*/)?([\w-]+)", re.MULTILINE)
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 _MOST: Final = 100

@@ -62,8 +62,8 @@ def application_of(survey: Survey, site: FoundSite, roots: Collection[str]) -> s
     if not below(site.home_in_archive, site.root) or not below(site.home_in_archive, above):
         return None
     around = [each for each in prefixes(above) if each in roots]
-    # Where another site shows the folder to its visitors, it is taken from that site only if it is surely an
-    # application's.
+    # If another site shows the folder to its visitors, the folder is taken from that site only if it certainly belongs
+    # to an application.
     if around and (above in around or not (name in _PUBLIC or has_application(survey, above))):
         return None
     return above

@@ -265,8 +265,8 @@ def _merge(source: int, target: int, request: Extract, path: str, step: _Step, b
 
 
 def _check(source: int, target: int, name: bytes, replace: bool) -> None:
-    """What the first pass does with an entry: nothing. An error that would end the second pass half-way is raised in
-    the first one, before anything was moved."""
+    """The step of the first pass, which moves nothing. The first pass is made so that an error which would end the
+    second pass half-way is raised before anything was moved."""
 
 
 def _move(source: int, target: int, name: bytes, replace: bool) -> None:

@@ -39,7 +39,7 @@ MOST_LINES: Final = 10_000
 _MOST_TOLD: Final = 4 << 20
 """The most bytes of the answer."""
 _MOST_WISHES: Final = 1000
-"""More wishes than a site can have settings of all these kinds."""
+"""The most wishes of the answer: more than a site can have settings of all their kinds."""
 _LONGEST: Final = 1000
 """The most characters of a line's text, and of the reason."""
 _NO_PASSWORDS: Final = "the archive has no such password file"

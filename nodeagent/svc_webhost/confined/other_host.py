@@ -50,8 +50,7 @@ class FetchError(Exception):
 def run_as_account(order: Mapping[str, Any], work: Callable[[], None]) -> int:
     """Do the work as that account. Returns the exit status of this process, whose last line says what failed."""
     try:
-        # In this order, because mounts need root, and the credentials must be written by the account that may read
-        # them.
+        # The order matters: mounts need root, and the credentials must be written by the account that may read them.
         _see(order)
         _become(order["uid"], order["gid"], order.get("most", 0))
         if "user" in order:

@@ -53,9 +53,11 @@ class FileRequest:
     mutates: ClassVar[bool] = True
     """Mutations run one after the other, concurrently with requests that do not mutate."""
     long: ClassVar[bool] = False
-    """It prepares its change outside of the site, concurrently with other mutations; one such request at a time."""
+    """Whether the request prepares its change outside of the site, concurrently with other mutations; one such request
+    runs at a time."""
     parses: ClassVar[bool] = False
-    """It parses a tenant's input, and is killed after `PARSING_SECONDS`; one such request at a time."""
+    """Whether the request parses a tenant's input, and is killed after `PARSING_SECONDS`; one such request runs at a
+    time."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,8 @@ class UploadDiscard(FileRequest):
 
 @dataclass(frozen=True)
 class JudgeHtaccess(FileRequest):
-    """What becomes of the site's .htaccess files (`judge`, which says what payload and answer are). `root`: a folder
-    that is judged as if it were the site's root."""
+    """Judge the site's .htaccess files (`judge`, which describes the payload and the answer). `root`: a folder that is
+    judged as if it were the site's root."""
 
     kind = "judge_htaccess"
     mutates = False

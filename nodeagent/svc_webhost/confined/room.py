@@ -12,7 +12,8 @@ from typing import Final
 
 SPARE: Final = 256 << 20
 _SHARE: Final = 50
-"""On a small disk a fiftieth of it stays free, instead of `SPARE` bytes: above all for the databases of all sites."""
+"""On a small disk a fiftieth of the disk stays free instead of `SPARE` bytes, above all for the databases of all
+sites."""
 _BLOCK: Final = 1 << 20
 
 

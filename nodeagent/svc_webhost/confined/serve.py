@@ -112,7 +112,7 @@ def _work(tree: Tree, queue: SimpleQueue[_Work], link: socket.socket, sending: t
     while True:
         number, request, payload = queue.get()
         try:
-            # In this order, so that a request that waits for other changes does not count as parsing yet.
+            # The lock comes first, so that a request that waits for other changes does not count as parsing yet.
             with _alone(tree, request), _parsing() if request.parses else nullcontext():
                 outcome: _Answer | FileError = _handle(tree, request, payload)
         except FileError as failure:

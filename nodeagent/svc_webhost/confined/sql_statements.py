@@ -64,7 +64,7 @@ _MARIADB_QUOTES: Final = {b"'": _ESCAPED, b'"': _text(rb'[^"\\]++|\\.', rb'"'), 
 _WITHOUT_ESCAPES: Final = {**_MARIADB_QUOTES, b"'": _text(rb"[^']++", rb"'"), b'"': _text(rb'[^"]++', rb'"')}
 _ROWS: Final = _text(rb"[^\n]++|\n(?=.{4})(?!\\\.\r?\n)", rb"\n\\\.\r?\n")
 _BLANKS: Final = re.compile(rb"(?:\s|\xef\xbb\xbf)++")
-"""With the mark of UTF-8 that editors write at the start of a file."""
+"""White space, and the byte order mark of UTF-8 that editors write at the start of a file."""
 
 
 class Splitter:
@@ -127,7 +127,7 @@ class Splitter:
         raise NotImplementedError
 
     def ended(self, statement: bytes) -> _Text | None:
-        """What follows the delimiter of a collected statement, if that is no statement."""
+        """The pattern of what may follow the delimiter of a collected statement and is not a statement."""
         return None
 
     def _text_end(self, text: bytes, at: int, within: _Text) -> int:
@@ -258,7 +258,7 @@ class PostgresSplitter(Splitter):
     _DOLLAR: Final = re.compile(rb"\$(?:[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$")
     _COPIES: Final = re.compile(rb"COPY\s.*\sFROM\s+stdin\b", re.IGNORECASE | re.DOTALL)
     _QUOTED: Final = _text(rb"[^']++", rb"'")
-    # Not the end of a name: date'2026-11-30' has no escapes.
+    # The letter must not be the end of a name: date'2026-11-30' has no escapes.
     _ESCAPES: Final = re.compile(rb"(?<![A-Za-z0-9_\x80-\xff])[eE]'")
 
     def token(self, text: bytes, at: int) -> tuple[int, _Text | None]:

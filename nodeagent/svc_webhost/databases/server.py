@@ -63,7 +63,7 @@ class DatabaseServer(Protocol):
 
     @property
     def socket(self) -> Path:
-        """Where its clients connect: MariaDB's socket, PostgreSQL's folder of sockets."""
+        """Where the engine's clients connect: MariaDB's socket, PostgreSQL's folder of sockets."""
         ...
 
     @property
@@ -112,7 +112,7 @@ class DatabaseServer(Protocol):
         ...
 
     async def drop_user(self, name: UserName) -> None:
-        """What the user has created belongs to the databases' owners from now on."""
+        """Drop the user; objects that the user has created go to the owners of their databases."""
         ...
 
     async def grant(self, name: UserName, access: Mapping[DatabaseName, Access]) -> None:

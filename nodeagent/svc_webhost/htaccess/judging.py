@@ -372,7 +372,7 @@ def _filter(directive: Directive, *_: object) -> Opinion:
 
 
 def _stopped(directive: Directive, endings: frozenset[str], situation: Situation) -> Opinion | None:
-    """On a line that stops files with these endings in its folder."""
+    """The opinion on a line that stops files with these endings in its folder."""
     # nginx denies by the address, so a link into the folder from elsewhere would run uploaded files.
     if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads") and situation.around is None:
         endings -= _DENIED_IN_UPLOADS

@@ -78,7 +78,8 @@ def _mebibytes(value: str) -> int | None:
     match = re.fullmatch(r"([0-9]{1,9})\s*([KMG]?)", value.upper())
     if match is None:
         return None
-    # Only whole MiB, because the panel's settings have this unit. 0 and -1 mean no limit, so they are not such values.
+    # Only whole MiB are translated, because the panel's settings have this unit. 0 and -1 mean no limit, so they are
+    # not translated.
     size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
     return size >> 20 if size % (1 << 20) == 0 and size > 0 else None
 

@@ -286,7 +286,8 @@ class SshfpData(_Data):
 
 
 class DsData(_Data):
-    """What vouches for the keys of a zone below this one; `digest_type`: 1 SHA-1, 2 SHA-256, 4 SHA-384 (RFC 4034)."""
+    """A digest of a key of a zone below this one, which vouches for that key; `digest_type`: 1 SHA-1, 2 SHA-256, 4
+    SHA-384 (RFC 4034)."""
 
     type: Literal[RecordType.DS]
     key_tag: Short

@@ -55,7 +55,7 @@ class NameServer(Protocol):
         ...
 
     async def read(self, name: str) -> ServedZone | None:
-        """What is served of a zone; None if it is not configured."""
+        """The zone as it is served; None if it is not configured."""
         ...
 
     async def agree(self, zone: Zone, last_serial: int | None = None) -> ZoneOutcome:

@@ -64,12 +64,13 @@ class SigningData:
 
 
 def signing_data(message: bytes) -> SigningData | None:
-    """Of a whole message with line ends CRLF or LF; None if it cannot be signed."""
+    """The signing data of a whole message with line ends CRLF or LF; None if the message cannot be signed."""
     head, body = _divided(message)
     fields = _fields(head)
     if fields is None or sum(name == "from" for name, _ in fields) != 1:
         return None
-    # Of fields with the same name the last one is signed first, as a verifier takes them from the bottom (5.4.2).
+    # If several fields have the same name, the last one is signed first, because verifiers take them from the bottom
+    # (5.4.2).
     signed = [(name, value) for name, value in reversed(fields) if name in SIGNED]
     signed.sort(key=lambda field: field[0] != "from")
     canonical = b"".join(b"%s:%s\r\n" % (name.encode(), value) for name, value in signed)

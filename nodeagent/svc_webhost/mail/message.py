@@ -153,7 +153,7 @@ def address(text: str) -> str:
 
 
 def unique(recipients: Iterable[str]) -> list[str]:
-    """Without repetitions; raises `MessageError` if there are too many."""
+    """The recipients without repetitions. Raises `MessageError` if there are too many."""
     result = list(dict.fromkeys(recipients))
     if len(result) > MOST_RECIPIENTS:
         raise MessageError(f"the message has more than {MOST_RECIPIENTS} recipients")

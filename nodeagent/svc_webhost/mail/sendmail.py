@@ -71,7 +71,7 @@ _REFUSED: Final = {
 
 
 class HandInError(Exception):
-    """What is said on standard error, and the exit status."""
+    """The message for standard error, and the exit status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -368,13 +368,13 @@ class Dialogue:
         self._sender, self._mail, self._recipients = None, False, []
 
     def _reply(self, text: str) -> None:
-        # In one line, whatever the message of an error has.
+        # The answer is one line, whatever line breaks an error's message contains.
         sys.stdout.write(f"{' '.join(text.split())}\r\n")
         sys.stdout.flush()
 
 
 def _path(rest: str, word: str) -> str | None:
-    """What is between the brackets of `FROM:<ada@example.org> SIZE=123`."""
+    """The address between the brackets of `FROM:<ada@example.org> SIZE=123`."""
     if not rest.upper().startswith(word):
         return None
     path, closed, _ = rest[len(word) :].strip().removeprefix("<").partition(">")

@@ -140,7 +140,7 @@ class MariaDb:
                 "--local-infile=0",
                 # No user has the privilege to read or write files on the server anyway.
                 f"--secure-file-priv={self._folder / 'empty'}",
-                # Not in /tmp, which may be in memory.
+                # Temporary files are not in /tmp, which may be in memory.
                 f"--tmpdir={self._temporary}",
                 "--symbolic-links=0",
                 "--character-set-server=utf8mb4",

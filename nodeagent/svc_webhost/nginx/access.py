@@ -33,7 +33,8 @@ ROBOTS: Final = r"User-agent: *\nDisallow: /\n"
 """The robots.txt of what search engines must not list."""
 
 _NOTHING: Final = (
-    # Also copies that editors leave (wp-config.php~, wp-config.php.bak), and those of another WordPress in a subfolder.
+    # This includes copies that editors leave (wp-config.php~, wp-config.php.bak), and files of another WordPress in a
+    # subfolder.
     r"~* /wp-config(?:-sample)?\.php",
     # A single request to xmlrpc.php can try hundreds of passwords.
     r"~* /xmlrpc\.php(?:/|\z)",

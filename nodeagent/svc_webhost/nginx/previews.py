@@ -44,7 +44,7 @@ _TYPES: Final = (
 )
 """Types of answers that are translated, in addition to text/html."""
 _HIDDEN: Final = (
-    # Would apply to the preview's name, or keep it from working without TLS.
+    # These headers would apply to the preview's name, or keep the preview from working without TLS.
     *("Strict-Transport-Security", "Content-Security-Policy", "Content-Security-Policy-Report-Only", "Alt-Svc"),
     # Addresses of the site, which nginx does not translate in these headers.
     *("Link", "X-Pingback"),
@@ -62,7 +62,7 @@ def preview_directives(folders: HostFolders, https: str) -> Iterator[str]:
     yield "set_real_ip_from unix:;"
     yield f"real_ip_header {_VISITOR};"
     yield "limit_conn_zone $server_name zone=svc_previews:2m;"
-    # A browser names the preview where it names the page that a request comes from; the site expects its own name.
+    # In Origin and Referer, browsers send the preview's name; the site expects its own name there.
     own = f'"https://{PREVIEWED}{https}'
     yield 'map "$host $http_origin" $svc_preview_origin {'
     yield rf'"~(?s)^(\S+) https?://\1(?::[0-9]+)?\z" {own}";'
@@ -72,7 +72,7 @@ def preview_directives(folders: HostFolders, https: str) -> Iterator[str]:
     yield rf'"~(?s)^(\S+) https?://\1(?::[0-9]+)?(?<svc_referer_path>/.*)?\z" {own}$svc_referer_path";'
     yield "default $http_referer;"
     yield "}"
-    # What the site gets to know of the connection: HTTPS at its usual port.
+    # What the site's programs learn about the connection: HTTPS at its usual port.
     for name, of_preview, otherwise in (
         ("scheme", "https", "$scheme"),
         ("server_addr", "127.0.0.1", "$server_addr"),
@@ -140,7 +140,7 @@ def _request() -> Iterator[str]:
 def _answer(*, tls: bool) -> Iterator[str]:
     yield from (f"proxy_hide_header {name};" for name in _HIDDEN)
     yield "proxy_ignore_headers X-Accel-Redirect X-Accel-Expires X-Accel-Limit-Rate X-Accel-Buffering X-Accel-Charset;"
-    # Whatever domain it names, above the site's name or elsewhere: a cookie stays at this preview.
+    # Whatever domain a cookie names, it is set to the preview's name, so that the cookie stays at this preview.
     yield 'proxy_cookie_domain "~." "$host";'
     if not tls:
         # Browsers drop these cookies without TLS, and nobody could sign in.

@@ -1,7 +1,7 @@
 """Types of files, and the character set of text.
 
-Text is UTF-8 if it does not say otherwise. HTML and XML are left alone: a file in another character set says so within
-itself, and the header would overrule that. A site may want its pages of HTML sent as UTF-8 as well
+Text is UTF-8 if it does not say otherwise. HTML and XML get no character set in the header: such a file may declare
+another one itself, and the header would override it. A site may want its pages of HTML sent as UTF-8 as well
 (`SiteServer.utf8_pages`).
 """
 

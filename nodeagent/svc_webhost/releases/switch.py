@@ -56,7 +56,7 @@ class Server(Protocol):
         ...
 
     def core(self) -> Core | None:
-        """None if its state is unknown at the moment."""
+        """The state of the core; None if it is unknown at the moment."""
         ...
 
     def release(self, trial: Trial) -> str | None:

@@ -17,11 +17,11 @@ from svc_webhost.sftp.accept import LOGIN_SECONDS
 from svc_webhost.sftp.model import AccessKind, SftpLogin
 
 ROOTS: Final = "/run/sftp"
-"""In the server's own view: the folder that contains, for each login, a folder owned by root, which is the chroot of
-the login's session. In this folder, `site` is the folder that the login sees."""
+"""A path in the server's own view: the folder that contains, for each login, a folder owned by root, which is the
+chroot of the login's session. In this folder, `site` is the folder that the login sees."""
 SITE: Final = "site"
 SHELLS: Final = "/run/shells"
-"""In the same view: the chroot of logins with a shell, in which sshd executes `sftp/shell/enter.py`."""
+"""A path in the same view: the chroot of logins with a shell, in which sshd executes `sftp/shell/enter.py`."""
 _SHELL_GROUP: Final = "shell"
 _SHELL_GID: Final = 65533
 DEFAULT_PORT: Final = 2222

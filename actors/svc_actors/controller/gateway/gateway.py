@@ -305,7 +305,7 @@ class Gateway:
             finally:
                 seat.leave()
             if waiting.cancelled_caught:
-                return  # It was silent for longer than any other connection, and was closed to make room.
+                return  # This connection was silent for longer than any other, and was closed to make room.
             if proven is None:
                 await self._handshakes.refuse()
             elif tls.selected_alpn_protocol() == STREAM_ALPN:

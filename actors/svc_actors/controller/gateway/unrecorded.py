@@ -30,7 +30,7 @@ class PresentedCertificate:
 
     @classmethod
     def of(cls, peer: Mapping[str, Any], *, backdated: timedelta) -> Self:
-        """From the result of `getpeercert`. Raises `ValueError` if the certificate is not a node's."""
+        """Parse the result of `getpeercert`. Raises `ValueError` if the certificate is not a node's."""
         if not peer:
             raise ValueError("no certificate was shown")
         names = dict(pair for part in peer["subject"] for pair in part)

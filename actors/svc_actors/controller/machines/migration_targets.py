@@ -1,5 +1,5 @@
-"""Where a machine could move: every other node, judged by what it has reported and by which of its resources are
-promised already.
+"""Where a machine could move: every other node, judged by what it has reported and by its resources that are promised
+already.
 
 A machine that is off moves `offline`. A running machine moves `live` if the other host could continue its guest;
 otherwise by a `restart`, and the reasons say why: another processor, another accelerator, a missing machine type, an
@@ -175,7 +175,7 @@ def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) ->
 
 
 def _not_live_itself(machine: Record) -> list[str]:
-    """What keeps its guest from moving while it runs, whichever target is chosen."""
+    """What keeps the machine's guest from moving while it runs, whichever target is chosen."""
     found = []
     # A live migration resumes the guest on the target, so a guest that an administrator has paused would be resumed,
     # too.

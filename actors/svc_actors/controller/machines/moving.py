@@ -102,8 +102,8 @@ async def start_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
 async def commit_move(tx: Transaction, vm: MachineRow, task: Task) -> None:
     """Record that the guest has left the source and is complete at the target: from now on the record names the
     target."""
-    # Not if the record names the target already: this is then a repeat, because the controller was restarted between
-    # this commit and the task's end.
+    # Nothing is done if the record names the target already: this is then a repeat, because the controller was
+    # restarted between this commit and the task's end.
     if vm.node_id != UUID(task.parameters[TARGET]):
         await moved(tx, vm, task, DomainState.PAUSED)
         # The guest is paused at the target. If the deadline passed now, the task would end with the guest still paused,

@@ -52,7 +52,7 @@ class PoolCounts:
 
     @classmethod
     def of(cls, row: Record) -> PoolCounts:
-        """From a row of `POOLS`."""
+        """The counts of a row of `POOLS`."""
         return cls(row["total"], row["total"] - row["in_range"])
 
     @property

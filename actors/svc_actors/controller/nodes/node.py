@@ -74,7 +74,7 @@ class NodeServices:
 
 @dataclass(frozen=True)
 class NodeChange:
-    """None leaves a field as it is."""
+    """The changes to make to a node; None leaves a field as it is."""
 
     name: str | None = None
     mode: NodeMode | None = None
@@ -360,7 +360,7 @@ class Node(Actor):
         self._services.gateway.drop(self.node_id, "The node was deleted.")
 
     async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
-        # By uuid, because a host may list a domain twice.
+        # Domains are indexed by uuid, because a host may list one twice.
         domains = {domain.uuid: domain for domain in inventory.domains}.values()
         await tx.execute(
             """DELETE FROM observed_domains old WHERE node_id = $1

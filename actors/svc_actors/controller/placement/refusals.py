@@ -94,7 +94,7 @@ class _Node:
     @property
     def may_be_back(self) -> bool:
         """Whether the node lacks nothing but its connection, which may be back at any moment."""
-        if _UNREPORTED in self.obstacles:  # Then its room is unknown.
+        if _UNREPORTED in self.obstacles:  # The node's room is unknown.
             # The node is connected or has just joined, and its first inventory will come soon. Any obstacle other than
             # these (offline, maintenance, a missing pool) would still be there afterwards.
             rest = [each for each in self.obstacles if each.stage is not Stage.ROOM and each is not _UNREPORTED]

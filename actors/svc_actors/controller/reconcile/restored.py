@@ -23,7 +23,8 @@ from svc_actors.store import Transaction
 from svc_common.errors import ErrorCode
 
 SKIPPED_RELEASES: Final = 10_000
-"""In all likelihood more releases than happen between two backups; skipping them takes some milliseconds."""
+"""How many numbers of releases are skipped: in all likelihood more than are used between two backups. Skipping them
+takes some milliseconds."""
 
 
 class Past(StrEnum):

@@ -294,8 +294,8 @@ class TaskRunner:
         if task.id not in self._deadlines:
             if task.deadline_at is None:
                 return math.inf
-            # At least long enough to read the node's journal, even if the controller was away until after the deadline.
-            # At most the whole lifetime, in case the wall clock was set back.
+            # The task gets at least enough time to read the node's journal, even if the controller was away until after
+            # the deadline, and at most its whole lifetime, in case the wall clock was set back.
             lifetime = (task.deadline_at - task.created_at).total_seconds()
             left = (task.deadline_at - datetime.now(UTC)).total_seconds()
             remaining = min(max(left, RESUMED_SECONDS), lifetime)

@@ -87,7 +87,7 @@ class PolicyChange:
 
 
 def change(current: Policy, desired: Policy, *, in_use: bool) -> PolicyChange:
-    """How `desired` replaces `current`; `in_use`: machines have the plan."""
+    """Computes how `desired` replaces `current`. `in_use`: machines have the plan."""
     now = _looser(current, desired) if in_use else desired
     return PolicyChange(now, None if now == desired else desired)
 

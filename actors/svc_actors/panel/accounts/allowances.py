@@ -21,8 +21,8 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Allowances:
-    """What a plan allows; None means without a limit. The last six are of each site. `shell`: logins may have a shell.
-    `mails_per_hour` and `mails_per_day`: counted by recipient; None: as the server's settings say."""
+    """What a plan allows; None means without a limit. The last six apply to each site. `shell`: logins may have a
+    shell. `mails_per_hour` and `mails_per_day`: counted by recipient; None: as the server's settings say."""
 
     sites: int | None = None
     databases: int | None = None

@@ -104,7 +104,7 @@ class StoredRecord(_Stored):
 
 
 class StoredApp(_Stored):
-    """Its fields are columns of `site_apps`."""
+    """A stored application. Its fields are columns of `site_apps`."""
 
     runtime: str
     interface: str

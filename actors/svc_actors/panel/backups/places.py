@@ -30,7 +30,7 @@ _OF_SITE: Final = re.compile(r"-s([0-9]+)_[^/]*\.sql\.gz$")
 SPARE_BYTES: Final = 256 << 20
 """Bytes that a backup leaves free on a disk, because the panel and the sites use the same disk."""
 CHECKED_SECONDS: Final = 20 * 3600.0
-"""At most one check of a repository in this time: daily backups are checked every day, and one in twenty of hourly
+"""A repository is checked at most once in this time: daily backups are checked every day, and one in twenty of hourly
 backups."""
 
 

@@ -41,7 +41,7 @@ class DefaultBackups(StrEnum):
 
 
 DEFAULT_BACKUPS: Final = DefaultBackups.DAILY
-"""Unless the plan or the settings of the server say otherwise."""
+"""The default of new sites, unless the plan or the settings of the server say otherwise."""
 _NIGHT: Final = range(1, 6)
 
 

@@ -37,7 +37,7 @@ NAME: Final = "previews"
 """The name of this certificate among those from ACME."""
 LOOK_SECONDS: Final = 20.0
 NOT_PROVABLE_SECONDS: Final = 600.0
-"""How long a zone is left alone that an authority would not ask this server about."""
+"""Seconds until a zone is looked at again after it was found not to be delegated to this server."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.previews")
 
@@ -61,7 +61,7 @@ class PreviewCertificates:
         self._settings = settings if settings is not None and settings.terms_agreed else None
         self._open_http = open_http
         self._not_provable: tuple[str, float] = ("", -inf)
-        """A domain, and when that was found of it."""
+        """The domain that was found not provable last, and when that was found."""
 
     async def restore_files(self) -> None:
         """Write the files of the recorded certificate. Call it before the web server starts."""
@@ -107,7 +107,8 @@ class PreviewCertificates:
         )
 
     async def _provable(self, domain: str, owner_id: UUID, names: SiteNames) -> bool:
-        """Whether to order one at all: previews can do without, so what an authority would refuse is no failure."""
+        """Whether to order the certificate at all. Previews work without one, so an order that the authority would
+        refuse is not made, and does not count as a failure."""
         if self._not_provable[0] == domain and trio.current_time() < self._not_provable[1] + NOT_PROVABLE_SECONDS:
             return False
         try:
@@ -124,10 +125,10 @@ class PreviewCertificates:
         try:
             certificate = parsed(issued.chain, issued.key)
         except CertificateError as error:
-            # It has expired, for example. Its renewal has an alert of its own.
+            # The certificate has expired, for example. Its renewal has an alert of its own.
             _log.warning("previews.certificate_not_served", domain=domain, error=str(error))
             return
-        # The recorded one is that of an earlier domain until the order for this one has ended.
+        # Until the order for this domain has ended, the recorded certificate is that of an earlier domain.
         if certificate.covers(f"x.{domain}"):
             put = partial(put_preview_certificate, self._folders, domain, certificate.fingerprint)
             await trio.to_thread.run_sync(put, certificate.chain, certificate.key)

@@ -122,7 +122,7 @@ class Reasons:
         return f"its zone {zone} is delegated to this server, where the authority did not find the proof"
 
     def _place(self, zone: str, nameservers: Sequence[str] | None, here: str) -> str:
-        """Who can change the records."""
+        """A sentence that says who can change the records."""
         if nameservers is None:
             return f"The records are changed where the zone {zone} is hosted."
         if not nameservers:
@@ -135,7 +135,7 @@ class Reasons:
         return set(nameservers) <= set(self.authority.nameservers)
 
     async def _nameservers(self, zone: str) -> tuple[str, ...] | None:
-        """None if the parent does not answer."""
+        """The zone's name servers; None if the parent does not answer."""
         try:
             return tuple(sorted(await self.delegations.nameservers(zone)))
         except DelegationError:

@@ -10,7 +10,7 @@ from svc_webhost.databases import DatabaseError, DatabaseServers
 
 
 async def bytes_of_databases(database: Database, servers: DatabaseServers, site_id: UUID) -> int | None:
-    """None if an engine does not report it."""
+    """The disk size of the site's databases in bytes; None if an engine does not report it."""
     rows = await database.fetch(
         f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = 'active'", site_id
     )

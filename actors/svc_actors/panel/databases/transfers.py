@@ -47,8 +47,8 @@ EXPORT_COLUMNS: Final = """database_exports.id, database_exports.database_id, da
     database_exports.size, database_exports.sha256, database_exports.created_at, database_exports.expires_at"""
 _BLOCK: Final = 1 << 20
 _LEFT: Final = {EngineKind.MARIADB: "a part", EngineKind.POSTGRESQL: "nothing"}
-"""What remains of a dump whose loading was cut short. Of a MariaDB dump a part remains, because MariaDB commits after
-each statement that defines something."""
+"""What remains of a dump whose loading was cut short. With MariaDB a part remains, because MariaDB commits after each
+statement that defines something."""
 
 
 @dataclass(frozen=True)

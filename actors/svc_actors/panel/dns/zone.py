@@ -129,7 +129,7 @@ class DnsZone(Actor):
         ttl: int | None,
         data: RecordData | None,
     ) -> ZoneChange[RecordRow]:
-        """None keeps a value. The record keeps its id. Raises invalid, conflict and not_found."""
+        """Change a record, which keeps its id; None keeps a value. Raises invalid, conflict and not_found."""
 
         async def work(tx: Transaction) -> tuple[ZoneRow, RecordRow]:
             zone, records, old = await self._record(tx, owner_id, record_id)

@@ -64,7 +64,7 @@ class Received:
         raise EndedError
 
     async def some(self, most: int) -> bytes:
-        """At least one byte, and `most` at most."""
+        """Receive at least one byte, and at most `most`."""
         if self._held:
             piece, self._held = self._held[:most], self._held[most:]
             return piece

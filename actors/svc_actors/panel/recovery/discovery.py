@@ -51,7 +51,7 @@ class DecryptedManifest:
 def chosen(there: list[StoredManifest], snapshot: str | None) -> StoredManifest:
     """The named manifest, or the newest if all manifests are of the same server. Raises ServiceError."""
     if snapshot is not None:
-        # As in restic, the beginning of a snapshot's id suffices if it is unambiguous.
+        # As with restic, the first characters of a snapshot's id suffice if they are unambiguous.
         found = [kept for kept in there if kept.snapshot.startswith(snapshot)]
         if len(found) != 1:
             raise not_found(

@@ -72,8 +72,8 @@ async def read_key(queryable: Queryable) -> KeyRow | None:
 
 async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: bool) -> None:
     """Raises `conflict` if there is a key already and `rotate` is false."""
-    # In one statement: if two callers do this at the same time, one gets `conflict`, and the key that the other one
-    # received stays valid.
+    # A single statement writes the key: if two callers do this at the same time, one gets `conflict`, and the key that
+    # the other one received stays valid.
     done = await tx.change(
         """INSERT INTO recovery_key (fingerprint, wrapped, sealed_key) VALUES ($1, $2, $3)
            ON CONFLICT (one) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, wrapped = EXCLUDED.wrapped,

@@ -187,7 +187,7 @@ class Scheduler:
                     nursery.start_soon(self._carry_out, begun, name=f"run {begun.run_id} of a schedule")
 
     async def _read(self, queryable: Queryable, run_id: int, schedule_id: UUID) -> _Begun | None:
-        """None if it was deleted meanwhile."""
+        """Read a run with its schedule and site; None if one of these was deleted meanwhile."""
         schedule = await queryable.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
         site = await queryable.fetchrow(
             f"""SELECT {SITE_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes,

@@ -33,7 +33,8 @@ class Baseline:
     """The live site at the time of the copy: facts of each table, and a digest of each entry of its files. If the live
     site differs from this, it was changed since (drift)."""
 
-    # Of a table: its rows, its highest key and a checksum. Of files: their names, sizes, modes and times.
+    # The facts of a table are its number of rows, its highest key and a checksum. The digests of files cover names,
+    # sizes, modes and times.
     database: str = ""
     prefix: str = ""
     tables: Mapping[str, str] = field(default_factory=dict)

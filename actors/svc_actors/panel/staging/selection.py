@@ -35,7 +35,7 @@ _VISITORS: Final = re.compile(
     r"users|usermeta|comments|commentmeta|signups"
     # WooCommerce: tables for orders and their statistics, sessions, downloads, payments.
     r"|wc_.*|woocommerce_(?:order|payment_token|session|downloadable|log|api_keys).*|actionscheduler_.*"
-    # Other shops, bookings and memberships.
+    # Tables of other shops, bookings and memberships.
     r"|edd_.*|pmpro_.*|mepr_.*|bookings?_.*|bookly_.*|amelia_.*|learnpress_.*|rcp_.*"
     # Entries of forms, and lists of newsletter readers.
     r"|gf_(?:entry|draft).*|rg_lead.*|wpforms_(?:entries|entry|payments|logs).*|frm_item.*|nf3_objects|nf3_upgrades"
@@ -113,7 +113,8 @@ def is_kept(table: str, prefix: str) -> bool:
 
 
 def tables(seen: SiteContents, base: Baseline) -> list[Part]:
-    # Only tables with the site's prefix: the database may contain tables of other programs, which a push leaves alone.
+    # Only tables with the site's prefix are parts: the database may contain tables of other programs, which a push
+    # leaves alone.
     parts = []
     for name in seen.copied_tables:
         if not name.startswith(base.prefix):

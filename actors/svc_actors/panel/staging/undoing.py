@@ -99,7 +99,8 @@ class PushRollback:
         try:
             yield
         except BaseException as error:
-            # Also for a cancellation: by the caller, by the deadline, or because the core ends.
+            # Shielded, so that the push is undone even after a cancellation: by the caller, by the deadline, or because
+            # the core ends.
             with trio.CancelScope(shield=True):
                 await self._tried(job_id)
             if isinstance(error, OSError):

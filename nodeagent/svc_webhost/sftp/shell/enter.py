@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_by(number: int) -> None:
-    """So that sshd can report the signal to its client."""
+    """End by this signal, so that sshd can report the signal to its client."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
