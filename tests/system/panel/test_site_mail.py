@@ -27,7 +27,7 @@ from tests.support.smtp import MailServer, mail_server
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 SHOP, BLOG, QUIET = "shop.example.com", "blog.example.com", "quiet.example.com"
-LIMIT, FLOOD = 200, 600
+LIMIT, FLOOD = 200, 320
 INSTALL = """
 mount -t tmpfs none "$1" && mkdir "$1/up" "$1/w" &&
 printf '#!/bin/sh\\nexec sleep 1000\\n' > "$1/up/sendmail" && chmod 755 "$1/up/sendmail" &&
