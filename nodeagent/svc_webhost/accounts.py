@@ -54,8 +54,9 @@ _KILL_ALL: Final = (
     "os.setresuid(killer, uid, killer); os.kill(-1, signal.SIGKILL)"
 )
 """kill(2) checks the effective user id of the sender, and the real and saved ids of the receiver: so this program may
-signal all of the user's processes, and none of them may kill or stop it first. If two such programs run for two users,
-one may kill the other. The killed one is then started again: its caller repeats it until no process is left."""
+signal all of the user's processes, and none of these may kill or stop this program first. If two such programs run for
+two users, one may kill the other. The killed one is then started again: its caller repeats it until no process is
+left."""
 NICENESS_OF_WORK: Final = 5
 """For checks and repairs of a site's files in a job, which waits for them. A diagnosis on request runs with a lower
 priority."""

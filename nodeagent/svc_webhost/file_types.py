@@ -1,7 +1,7 @@
 """The types of files that sites answer, by the ending of the name.
 
-They are nginx's own, those of Debian's /etc/mime.types that pages use, for what is newer those of IANA's register, and
-a few that are common in .htaccess files. nginx's file is not included: it differs between releases, and the judge of
+The types are nginx's own, those of Debian's /etc/mime.types that pages use, newer ones of IANA's register, and a few
+that are common in .htaccess files. nginx's file is not included: it differs between releases, and the judge of
 .htaccess files compares with this table in a process that reads no files of the server.
 
 nginx's list lacks newer types that sites use: a module (`.mjs`), for example, would be sent as

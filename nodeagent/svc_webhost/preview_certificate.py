@@ -3,7 +3,7 @@
     certificates/previews/<domain>/s0/<fingerprint>/   chain.pem and key.pem, which never change
     certificates/previews/current                      a symbolic link to the folder of the one to serve
 
-The link decides: what it names is complete, since it is replaced last.
+The link decides which certificate is served. The files that it names are complete, since the link is replaced last.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class _Seen:
     mode: int
     links: int
     served: bool = False
-    """Whether the web server has to read it, or to reach what is in it."""
+    """Whether the web server has to read the entry, or to reach what is in it."""
 
     @property
     def is_folder(self) -> bool:

@@ -17,7 +17,7 @@ import dns.resolver
 import trio
 
 DEADLINE: Final = 4.0
-"""Seconds: people wait for it, and a resolver that knows nothing after these seldom does later."""
+"""Seconds: people wait for the answer, and a resolver that has no answer after 4 s seldom gets one later."""
 
 _REMEMBERED: Final = 60.0
 _MOST_REMEMBERED: Final = 5_000

@@ -1,8 +1,9 @@
-"""The alert that mail cannot be delivered: it opens after `ALERT_AFTER` seconds, and closes with the next answer that
-is none of its reasons. An empty queue does not close it, as the mail may have been given up.
+"""The alert that mail cannot be delivered: it opens after `ALERT_AFTER` seconds, and closes at the relay's next answer
+that is not a reason for the alert. An empty queue does not close the alert, because the mail may have been given up.
 
-A relay that fails stops all mail. A temporary refusal may concern one recipient's server alone; it counts for the
-service's own mail, of which there is little, and not for that of sites, where some recipient always has a full mailbox.
+A relay that fails stops all mail. A temporary refusal may concern only one recipient's server. It is a reason for the
+alert about the service's own mail, of which there is little, but not about the mail of sites, where some recipient
+always has a full mailbox.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class DeliveryAlert:
         self._failing_since: float | None = None
         self._failure: RelayError | Deferred | None = None
         self._over = False
-        """An alert may be open, of an earlier process too, and has to be closed."""
+        """Whether an alert may be open, perhaps from an earlier process, and must be closed."""
 
     @classmethod
     def of_own_mail(cls, database: Database) -> DeliveryAlert:
@@ -44,7 +45,7 @@ class DeliveryAlert:
         self._failing(error)
 
     def answered(self, outcome: Outcome) -> None:
-        """The relay has answered a mail."""
+        """Note that the relay has answered a mail with this outcome."""
         if isinstance(outcome, Deferred) and self._counts_deferrals:
             self._failing(outcome)
         else:

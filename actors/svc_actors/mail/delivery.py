@@ -1,7 +1,7 @@
 """The loop that delivers a queue of mail, one mail at a time over one session with the relay.
 
-A service has one for its own mail; a panel has a further one for the mail of sites, with sessions of its own, so that
-neither waits for the other.
+Every service has one such loop for its own mail. A panel has a second one for the mail of sites, with separate
+sessions, so that neither waits for the other.
 
 Invariants:
 - a mail that the relay took is not sent again while this process lives, even if the database could not record it:
@@ -97,7 +97,7 @@ class Delivery(Generic[Mail]):
         self._outcomes: dict[UUID, tuple[Mail, Outcome]] = {}
         self._woken = trio.Event()
         self._answers = 0
-        """Of the relay, about mails."""
+        """How many mails the relay has answered, in all sessions."""
         self._failures = 0
         self._not_before = 0.0
 
@@ -129,8 +129,9 @@ class Delivery(Generic[Mail]):
         return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
 
     async def _deliver(self, due: Sequence[UUID]) -> None:
-        """Deliver over as many sessions as the relay makes of it. The mail that was under way when one ended is the
-        first of the next, in the same attempt; one that ends this session too waits for its own next attempt."""
+        """Deliver these mails, with a further session whenever the relay ends one that has answered a mail. The mail
+        that was under way then comes first in the next session, as the same attempt. If it ends this session without an
+        answer as well, it waits for its next attempt."""
         left = deque(due)
         claimed: Mail | None = None
         while left:

@@ -35,7 +35,7 @@ TRIED_AGAIN_FOR: Final = timedelta(days=1)
 
 
 class MailKind(StrEnum):
-    """A release knows its own kinds alone: rows of a further one would break `svc mail list` after a rollback."""
+    """A release knows only its own kinds: after a rollback, rows of a newer kind would break `svc mail list`."""
 
     TEST = "test"
     INVITATION = "invitation"

@@ -87,8 +87,8 @@ class Relay:
             await relay._close()
 
     async def send(self, recipient: str, content: bytes, *, sender: str | None = None) -> Outcome:
-        """Send one mail. `sender`: of the envelope, if it is not the service's own; a refusal of it is an answer about
-        the mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
+        """Send one mail. `sender`: the sender of the envelope, if it is not the service's own; a refusal of this sender
+        is an answer about the mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
         smtp = self._smtp
         assert smtp is not None
 

@@ -235,8 +235,8 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A session of its own, so that Ctrl-C at the terminal reaches only the service, which stops the server
-                # once it no longer needs it.
+                # The server gets its own session, so that Ctrl-C at the terminal reaches only the service, which stops
+                # the server once it no longer needs it.
                 start_new_session=True,
                 **_identity(folder.account),
             )

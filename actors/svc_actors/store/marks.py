@@ -9,13 +9,13 @@ before it is used, once a second by the holder of the service's lock, and at eac
 
 The service that notices a loss records it in the database (`_PENDING`) and stops. The next one to start deals with it
 first: the same service, or a standby on another host, which does not know what was lost. How often that was done is
-counted in the database (`_DEALT`). A file with a lower count was written before, so what it misses has been dealt with:
-the same loss is dealt with once, even if the file could not be written, or belongs to another host.
+counted in the database (`_DEALT`). A file with a lower count was written before that, so the loss that it shows has
+been dealt with: the same loss is dealt with once, even if the file could not be written, or belongs to another host.
 
 Rejected: the system identifier and the timeline, which change at a planned switchover that loses nothing, and stay when
 a snapshot of the server's disk is put back; positions in the write-ahead log, since where a timeline forked is shown to
-superusers only; one row for all, for which commits would queue; ids of events, since a sequence survives by up to 32
-numbers what it was drawn for.
+superusers only; one row for all, for which commits would queue; ids of events, since after a loss a sequence may be up
+to 32 numbers ahead of the rows for which ids were drawn.
 
 Invariants:
 - a number is remembered after its commit was acknowledged, and compared with what is read afterwards, so nothing but a

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 MOST_KEYS: Final = 5_000
-"""Idempotency keys that are remembered, those of the last orders: some 400 KB in the file, which is written each
-second."""
+"""The most idempotency keys that are remembered, those of the last orders: some 400 KB in the file, which is written
+each second."""
 KEYS_FOR: Final = 24 * 3600.0
 """Seconds: as long as the database keeps an answer. The key is free afterwards, and must not be refused."""
 

@@ -41,7 +41,7 @@ SSH_PORT: Final = 22
 _RELAY: Final = Path(__file__).with_name("git_relay.py")
 _STALLED_SECONDS: Final = 30
 _STALLED_BYTES: Final = 1000
-"""Bytes per second: a server that sends fewer for the stall time counts as one that does not answer."""
+"""Bytes per second: a server that stays below this rate for the stall time counts as not answering."""
 
 
 class RepositoryRefused(Exception):  # noqa: N818 - named for what it says

@@ -173,7 +173,8 @@ def _databases(survey: Survey, account: Account, user: str) -> None:
 
 
 def _grants(text: str) -> dict[str, dict[str, tuple[set[str], set[str]]]]:
-    """The users of each database, with their rights in it, and the hosts from where they have them."""
+    """The users of each database, with their rights in the database, and the hosts from which they have these
+    rights."""
     users: dict[str, dict[str, tuple[set[str], set[str]]]] = {}
     for line in text.splitlines():
         rights, _, granted = line.removeprefix("GRANT ").rpartition(" ON ") if line.startswith("GRANT ") else ("",) * 3

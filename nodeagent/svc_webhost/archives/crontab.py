@@ -26,7 +26,8 @@ _MACROS: Final = {
     "@annually": "0 0 1 1 *",
 }
 _REDIRECTION: Final = re.compile(r"(?<!\s)\s*(?:(?<![0-9])[0-9]*|&)>>?\s*(?:&[0-9]|/dev/null|\S+)")
-"""Anchored at the first blank or digit, because trying each of them in turn would take quadratic time."""
+"""The match is anchored at the first blank or digit, because trying every blank or digit in turn would take quadratic
+time."""
 _LONGEST: Final = 1000
 """The most characters of a command: shlex processes them one by one."""
 _PHP: Final = re.compile(r"(?:.*/)?(?:ea-|alt-|lsphp)?php(?:-cli)?[0-9.]*(?:-cli)?")

@@ -42,7 +42,8 @@ _TAR_BLOCK: Final = 512
 _ZIP_END: Final = struct.Struct("<4s4H2LH")
 _ZIP_COMMENT: Final = 0xFFFF
 _ZIP_STARTS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK00PK\x03\x04")
-"""A file, the end of an empty archive, and the mark of one that was to be split and had room in one part."""
+"""How a zip archive may start: with a file, with the end record of an empty archive, or with the mark of an archive
+that was to be split but fits into one part."""
 _ZIP_SPLIT: Final = b"PK\x07\x08"
 _BROKEN: Final = (
     zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError, struct.error,

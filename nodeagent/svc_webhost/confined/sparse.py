@@ -66,7 +66,8 @@ class SparseRecords:
 
 
 def old_layout(header: bytes, further: Iterator[bytes]) -> Layout:
-    """Of GNU's old type of header. `further`: the blocks behind it, of which it takes its own."""
+    """The layout of a file with GNU's old type of header. `further`: the following blocks, of which this reads those of
+    the table."""
     numbers = _numbers(header[_AT_HEADER:], _IN_HEADER)
     extended, size = header[482], tarfile.nti(header[483:495])  # type: ignore[attr-defined]
     while extended:

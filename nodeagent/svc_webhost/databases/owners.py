@@ -23,8 +23,8 @@ from svc_webhost.databases.passwords import new_password
 from svc_webhost.databases.server import DatabaseError
 
 CONNECTIONS: Final = 8
-"""The most connections per owner. If a customer reads the password of a running import, this is all of the engine that
-they can use with it."""
+"""The most connections per owner. A customer who reads the password of a running import can use at most this many of
+the engine's connections."""
 _LOCK_SECONDS: Final = 10.0
 """How long a cancelled job waits for the lock of its owner."""
 

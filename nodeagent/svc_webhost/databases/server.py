@@ -1,7 +1,7 @@
 """The panel's interface to a database server, whichever engine it is.
 
-Every method may be repeated after any failure: it brings the engine into the given state, and what is so already stays.
-The first `ensure` sets an engine up and starts it; until then it takes neither memory nor disk.
+Every method may be repeated after any failure: it brings the engine into the given state, and changes nothing that is
+in this state already. The first `ensure` sets an engine up and starts it; until then it takes neither memory nor disk.
 
 A database belongs to an account of its own, its owner, whose password nobody has: it gets a new one for the time of a
 dump or a load. So the content of a dump can do only what the customer may do with this one database.

@@ -216,8 +216,8 @@ def _access_of(directive: Directive, lines: Lines, situation: Situation) -> Opin
     by_order = orders <= {("deny,allow",)} or (
         ("allow", ("from", "all")) in words and orders <= {("deny,allow",), ("allow,deny",), ("mutual-failure",)}
     )
-    # In a section for one method, or with several alternatives of which one is enough, the line opens less than it
-    # seems to.
+    # In a section for one method, or next to alternatives of which one is enough, the line opens less than its text
+    # suggests.
     everybody = all(word in opened for word in rules) and (opened or orders) and by_order
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"

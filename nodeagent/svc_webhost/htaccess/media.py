@@ -1,5 +1,5 @@
-"""Lines about a file's type, its character set, what happens to it on the way, and who may keep it. Each is judged by
-what nginx answers here (`svc_webhost.file_types`).
+"""Judges lines about a file's type and character set, about filters that change the file on its way, and about who may
+cache it. Each is judged by what nginx answers here (`svc_webhost.file_types`).
 
 Two types are alike if no browser treats files of the one and the other differently: JavaScript under its former names,
 fonts and pictures, whose types browsers do not look at, and downloads of any type.

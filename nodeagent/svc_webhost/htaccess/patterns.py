@@ -1,4 +1,4 @@
-"""Regular expressions of .htaccess files, of which it is certain what they match at most.
+"""Recognises regular expressions of .htaccess files for which it is certain what they match at most.
 
 An expression that is not understood with certainty (`\\Q`, `[]|]`, a look-ahead other than the usual one) counts as not
 known, and its line blocks.

@@ -193,7 +193,7 @@ class _Rules:
         return same("It spares the next rules, which say nothing of other paths.")
 
     def _files_first(self, rule: _Rule) -> Opinion | None:
-        """A rule that ends the processing for what is a file."""
+        """A rule that ends the processing for paths of existing files."""
         ends = rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}
         if not ends or not self._situation.at_top:
             return None
@@ -223,7 +223,7 @@ class _Rules:
         return None
 
     def _is_for_missing(self, rule: _Rule) -> bool:
-        """Whether the rule's conditions leave out what is a file, and folders as nginx does."""
+        """Whether the rule's conditions leave out existing files, and leave out folders as nginx does."""
         known = all(len(words) == 2 for words in rule.asked if words[0] in _FILES)
         known = known and ("!-d" in rule.about_files or self._folders_are_left)
         return known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"})

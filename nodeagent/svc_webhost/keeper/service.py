@@ -258,8 +258,8 @@ class ManagedService:
             if wanted not in self._listening:
                 self._listening[wanted] = sockets.bind_for_service(wanted)
         # The flag belongs to the open file, which the keeper shares with the program. nginx does not make inherited
-        # sockets non-blocking: if two workers wake for one connection, the second would hang in accept(2), and with it
-        # all its visitors.
+        # sockets non-blocking: if two workers wake for one connection, the second would hang in accept(2), and all its
+        # visitors would hang as well.
         for listening in self._listening.values():
             listening.setblocking(not definition.nonblocking)
 

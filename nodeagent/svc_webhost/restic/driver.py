@@ -284,8 +284,9 @@ class SystemRestic:
         await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS, stalled=stalled)
 
     async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None:
-        """Restore a snapshot, or these paths of it, below `target`, a folder of root's alone. It takes no lock, so that
-        one that another host has left never stops a restoration; what was restored is compared with its manifest."""
+        """Restore a snapshot, or these paths of it, below `target`, a folder of root's alone. This takes no lock, so
+        that a lock which another host has left never stops a restoration; what was restored is compared with its
+        manifest."""
         command = ["restore", "--no-lock", "--target", str(target), snapshot]
         for path in paths:
             command += ["--include", "/" + re.sub(r"([\\*?\[\]])", r"\\\1", path)]

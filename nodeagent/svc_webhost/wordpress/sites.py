@@ -347,7 +347,7 @@ class PhpWordPressSites:
         return _checked(kind, answer[0])
 
     async def _place_tool(self) -> None:
-        """Copy the tool to a folder that every site's account can read: the panel's own files may be in one that
+        """Copy the tool to a folder that every site's account can read: the panel's own files may be in a folder that
         accounts cannot enter."""
         async with self._placing:
             if not self._placed:

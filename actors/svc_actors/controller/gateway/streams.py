@@ -69,8 +69,8 @@ class NodeStreams:
 
     @asynccontextmanager
     async def expect(self, node_id: UUID) -> AsyncIterator[tuple[str, Callable[[], _Arrival]]]:
-        """A token, and a function; `take` of what it returns waits for the stream that the node opens with the token.
-        Leaving the block withdraws the token, and closes a stream that nobody has taken."""
+        """A token, and a function that returns the awaited arrival: its `take` waits for the stream that the node opens
+        with the token. Leaving the block withdraws the token, and closes a stream that nobody has taken."""
         token = f"console.{secrets.token_urlsafe(32)}"
         expected = self._expected[token] = _Expected(node_id)
         try:

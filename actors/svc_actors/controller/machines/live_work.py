@@ -5,8 +5,8 @@ and resumes the guest if it is still there. Only if the guest has left the sourc
 record change, and only then does the target resume it. So the guest runs once, and the record says where. Cancelling
 the task makes the nodes give up the transfer; where the guest is must be established all the same.
 
-If one of the two nodes is declared lost, the machine continues at the other if that has all of it
-(`without_the_lost`).
+If one of the two nodes is declared lost, the machine continues on the other node, provided that this node has the
+complete machine (`without_the_lost`).
 
 Repeatable from its start: after a restart of the controller the nodes are asked first, whatever was done before.
 
@@ -105,8 +105,8 @@ class LiveWork:
             return await self._finished(run, run.task.resource_id)
 
     async def without_the_lost(self, run: TaskRun, lost: LostWithNode) -> OperationResult:
-        """One of the two nodes was declared lost: the machine continues on the other node, if that has all of it.
-        Raises `lost` unless the machine continues on the target."""
+        """One of the two nodes was declared lost: the machine continues on the other node, provided that this node has
+        the complete machine. Raises `lost` unless the machine continues on the target."""
         with run.uninterrupted():
             try:
                 # If the record names the target already, only the target still had to answer, so the lost node is the

@@ -1,10 +1,10 @@
 """A machine moves to another node: the decision, and the one transaction that says where the machine is.
 
-The record decides where a machine is. Until the task of its move has succeeded, the machine is on `node_id`, and what
-the target (`moving_to`) has of it does not count. The transaction that ends the task names the target as `node_id`;
-from then on what the source (`moved_from`) still has does not count. What does not count is removed, however late
-(`reconcile.remains_watch`), and its room stays reserved until then. So a crash at any point leaves a machine on exactly
-one node.
+The record decides where a machine is. Until the task of its move has succeeded, the machine is on `node_id`, and the
+parts of it that the target (`moving_to`) has are ignored. The transaction that ends the task names the target as
+`node_id`; from then on the parts that the source (`moved_from`) still has are ignored. Ignored parts are removed,
+however late (`reconcile.remains_watch`), and their room stays reserved until then. So a crash at any point leaves a
+machine on exactly one node.
 
 Invariants:
 - a machine moves while it is off, or live (`live_work`). With `restart` the task shuts a running machine down; its

@@ -76,7 +76,8 @@ class _Stored(BaseModel):
 
 
 class StoredSite(_Stored):
-    """Fields of older backups are missing (`model_fields_set`): what they are about stays as it is."""
+    """The site's record. Fields that did not exist when the backup was made are missing (`model_fields_set`), and are
+    left as they are on the site."""
 
     domain: str
     type: str

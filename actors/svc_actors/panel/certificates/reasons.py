@@ -92,7 +92,7 @@ class Reasons:
         return None
 
     def _foreign(self, found: Sequence[str]) -> list[str]:
-        """Addresses that are not this server's; none are if its own are not known."""
+        """The addresses among these that are not this server's; none if this server's own addresses are not known."""
         own = self.addresses()
         return [each for each in found if own and ip_address(each.partition("%")[0]) not in own]
 

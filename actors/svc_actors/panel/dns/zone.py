@@ -44,7 +44,7 @@ _NEEDED_FOR_PROOFS: Final = "Point the site's names here first (svc dns point), 
 _POINTED: Final = (RecordType.A, RecordType.AAAA, RecordType.CNAME)
 
 AGREEMENT_SECONDS: Final = 30.0
-"""For all questions of one agreement to Knot, each of which has a deadline of its own."""
+"""The time for all requests of one agreement to Knot; each request has a deadline as well."""
 
 ResultT = TypeVar("ResultT")
 

@@ -257,7 +257,7 @@ class Checks:
         return Finding(HealthStatus.OK, "The clock is synchronized by a time service.", 0)
 
     async def mail(self, before: HealthStatus) -> Finding:
-        """Mail of sites. That of the panel itself has an alert of its own."""
+        """Mail of sites. The panel's own mail has a separate alert."""
         if not self.relay:
             message = "This server sends no mail of sites: set host and sender of [mail] (docs/mail.md)."
             return Finding(HealthStatus.WARNING, message)

@@ -109,8 +109,8 @@ _TAKE_SECONDS: Final = 4 * 3600.0
 _TOOK: Final = "took "
 _AGAIN: Final = "Apply the import again: it continues from there."
 _FILES_SECONDS: Final = 600.0
-# For all sites of a failed import together, because a stop of the core waits for it. Helpers finish work that they have
-# started.
+# The time for all sites of a failed import together. It is short, because a stop of the core waits for this work.
+# Helpers finish work that they have started.
 _CLEAN_SECONDS: Final = 30.0
 # The most lines of a site that the outcome names. The analysis of the site's .htaccess files lists the others.
 _NAMED: Final = 20

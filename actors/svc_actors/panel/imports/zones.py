@@ -46,7 +46,7 @@ _NAMED: Final = 10
 
 @dataclass(frozen=True)
 class ZoneHere:
-    """`changed`: what is otherwise than on the old host, in words. `left`: records that are not taken, and why."""
+    """`changed`: what differs from the old host, in words. `left`: records that are not taken, and why."""
 
     records: list[NewRecord] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -133,7 +133,7 @@ class ImportedZones:
 
     def here(self, zone: str) -> ZoneHere:
         valid = self._zones[zone]
-        # Without an address of its own a server cannot have names lead to itself.
+        # If this server's own addresses are not known, names cannot be made to lead to it.
         records = valid.records
         changed: list[str] = []
         left = list(valid.left)
@@ -271,8 +271,8 @@ def _valid(zone: FoundZone) -> ZoneHere:
 
 
 def _possible(zone: str, records: Iterable[NewRecord], left: list[tuple[str, str]]) -> list[NewRecord]:
-    """The records that can be in one zone. Of those that cannot be together, an alias stays, as it does on name servers
-    that answer from both (PowerDNS)."""
+    """The records that can be in one zone. If an alias and other records of a name cannot be together, the alias stays:
+    name servers that hold both (PowerDNS) answer with the alias."""
     known = dict.fromkeys(records)
     aliases: dict[str, NewRecord] = {}
     for record in known:

@@ -1,4 +1,5 @@
-"""Holding the mail of a site, and what an administrator sets for it: the only writer of `site_mail_settings`.
+"""Holds the mail of sites, and stores what an administrator sets for a site's mail: the only writer of
+`site_mail_settings`.
 
 A site that passes a limit is held in the transaction that finds it, with the audit row, the alert and the mail to its
 owner. A hold by the hourly limit ends an hour later, when nothing that counted then counts any longer; one by the daily
@@ -150,7 +151,7 @@ async def _end_hold(tx: Transaction, site: SiteRow) -> None:
 
 
 async def set_enabled(tx: Transaction, site: SiteRow, enabled: bool) -> None:
-    """Switch the site's mail on or off. While it is off, mail is refused and what is queued waits."""
+    """Switch the site's mail on or off. While it is off, new mail is refused and queued mail waits."""
     await tx.execute(
         """INSERT INTO site_mail_settings (site_id, enabled) VALUES ($1, $2)
            ON CONFLICT (site_id) DO UPDATE SET enabled = $2""",

@@ -7,13 +7,13 @@ Invariants:
   hands a message in twice, it gets the first answer again;
 - a message is handed in over one connection at a time, and is not replaced once it is accepted;
 - lines of a message end with CRLF, and it has no other CR or LF and no NUL, whatever has connected: servers on the way
-  that take such bytes for line ends would read further mails in it (SMTP smuggling);
+  that take such bytes for line ends would read further mails in the message (SMTP smuggling);
 - the header From names no domain of another customer of this server, provided that the program reports the header
   truthfully;
 - a connection lasts `MAIL_SECONDS` at most, a site has `MOST_OF_A_SITE` at a time and all sites `MOST`: a program that
   sends a byte a minute stops nobody but its own site;
-- bytes are copied and counted, never parsed; the line before them has bounds, and what is not exactly as it has to be
-  is refused.
+- bytes are copied and counted, never parsed; the line before the message has bounds, and is refused unless it has
+  exactly the required form.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Intake:
         return None
 
     async def _gate(self, tx: Transaction, site: SiteRow) -> Refusal | None:
-        """Why the site may send nothing now, whatever it is."""
+        """Why the site may send no mail at all now."""
         if site.status in (SiteStatus.SUSPENDED, SiteStatus.DELETING):
             return Refusal(f"{site.domain} is {site.status}: it sends no mail; nothing was sent", _NOT_PERMITTED)
         if site.staging_of is not None:

@@ -51,7 +51,7 @@ class Received:
         self._held = b""
 
     async def line(self) -> bytes:
-        """Raises `EndedError` if none comes, or one that is too long."""
+        """Raises `EndedError` if no line comes, or one that is too long."""
         pieces, size = [], 0
         while size <= _LONGEST_LINE:
             piece = await self._more(65536)

@@ -1,4 +1,5 @@
-"""Recovery: the server's encrypted manifest at its backup targets, and how a new server becomes a lost one from it.
+"""Recovery: the server's encrypted manifest at its backup targets, and how a new server takes the place of a lost one
+with it.
 
 Why: docs/decisions/0053-recovery.md.
 """

@@ -7,7 +7,7 @@ not touched.
 
 A round, at the start of the core and regularly, compares the records with the running pools. It starts pools that a
 boot or a killed core has left out, and stops pools that are no longer needed, or whose site is suspended. It rewrites
-lost or changed configuration of running pools, since the launcher restarts them with it.
+lost or changed configuration files of running pools, since the launcher restarts pools with these files.
 
 Invariants:
 - while a site is being created, or the web server has not taken its last change, none of its pools is stopped;

@@ -1,9 +1,9 @@
 """Allowed targets of a site of type proxy.
 
 When a target is set, its name is resolved, each of the addresses is checked, and the web server connects only to these
-addresses: if the name points elsewhere later, that gives no access. Customers may name public addresses, except those
-of this server, and no names of its sites, because both would be a proxy loop. An administrator may name any target,
-including programs on this server.
+addresses: if the name points elsewhere later, that gives no access. Customers may name public addresses, but neither
+addresses of this server nor names of its sites, because these would be a proxy loop. An administrator may name any
+target, including programs on this server.
 """
 
 from __future__ import annotations
