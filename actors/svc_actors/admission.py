@@ -1,8 +1,8 @@
 """Limits connections: a total number, and a share of it for each source address.
 
 Without a limit, a single client that opens a thousand idle connections closes a listener to all others. At a limit, an
-idle connection is closed to make room for the new one: the one that has been idle longest, if possible of the same
-source. If no connection is idle, the new one is refused. Invariants:
+idle connection is closed to make room for the new one. The longest idle connection is chosen, if possible one of the
+same source. If no connection is idle, the new one is refused. Invariants:
 
 - a busy connection is never closed for a new one;
 - admission and eviction take constant time, however many connections there are.

@@ -1,4 +1,4 @@
-"""Names of a zip archive as the people who made it read them.
+"""Decodes the names in a zip archive as the people who made the archive read them.
 
 The format knows two encodings: UTF-8, with a flag, and code page 437 of DOS. Programs that write UTF-8 without the flag
 (Finder's "Compress") or backslashes between folders (PowerShell 5's Compress-Archive, .NET before 4.6.1) are common,
@@ -25,18 +25,20 @@ ENCODINGS: Final = (
     *("utf-8", "cp437", "cp850", "cp866", "cp1250", "cp1251", "cp1252"),
     *("gb18030", "big5", "shift_jis", "euc_kr"),
 )
-"""What a caller may name."""
+"""The encodings that a caller may name."""
 # The code pages of Windows, which have more characters than the standards with these names.
 _CODECS: Final = {"shift_jis": "cp932", "big5": "cp950", "euc_kr": "cp949"}
 CODECS: Final = tuple(_CODECS.get(name, name) for name in ENCODINGS)
-"""The modules of Python that decode them: a confined process loads them beforehand (`codecs.lookup`)."""
+"""The names of Python's modules that decode these encodings. A confined process loads the modules beforehand
+(`codecs.lookup`)."""
 _ASKED_FOR: Final = ("gb18030", "big5", "shift_jis", "euc_kr", "cp866", "cp850", "cp1252")
 _EXAMPLE_LENGTH: Final = 40
 _IS_UTF_8: Final = 0x800
 _UNIX: Final = 3
 _RESOURCES: Final = b"__MACOSX"
 """The folder in which Finder packs what only macOS has of a file, such as its icon."""
-# The accented letters of code page 437. Its other half are frames, Greek letters and signs, which no name has.
+# The accented letters of code page 437. Its other characters are frames, Greek letters and signs, which do not occur in
+# names.
 _LETTERS: Final = "".join(bytes([*range(0x80, 0x9B), *range(0xA0, 0xA6), 0xE1]).decode("cp437"))
 _IS_WORD: Final = re.compile(f"[\x20-\x7e{_LETTERS}]*")
 # No language of that code page has as many accents in a row; Cyrillic capitals of code page 866 look so.
