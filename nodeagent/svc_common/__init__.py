@@ -1,1 +1,2 @@
-"""What services and drivers of hosts both stand on: errors of the API, durable files, vetted connections, keys."""
+"""Modules that both the services and the drivers of hosts use: errors of the API, durable files, vetted connections,
+keys."""

@@ -20,12 +20,12 @@ from svc_common.errors import wrong_field
 
 _ED25519_BYTES: Final = 32
 _RSA_BITS: Final = range(1024, 16_384 + 1)
-"""What OpenSSH accepts."""
+"""The lengths of RSA keys, in bits, that OpenSSH accepts."""
 _NOT_ONE_LINE: Final = re.compile(f"[{CONTROLS}{TURNING}]")
-"""What no name may have either. Readers of YAML and of text take some of these as the end of a line."""
+"""Characters that no name may contain, either. Readers of YAML and of text take some of these as the end of a line."""
 
 _Check = Callable[[Sequence[bytes]], bool]
-"""Of the fields that follow the kind's name."""
+"""Checks the fields that follow the name of the key's kind."""
 
 
 def parse_public_key(line: str, *, field: str = "public_key") -> tuple[str, str]:
@@ -50,7 +50,7 @@ def key_fingerprint(encoded: str) -> str:
 
 
 def _is_whole(kind: str, blob: bytes) -> bool:
-    """Whether the fields are those of the kind, each of them of a possible size, with nothing behind them."""
+    """Whether the blob has exactly the fields of this kind, each of a possible size."""
     try:
         name, *fields = _fields(blob)
         return name == kind.encode() and _KINDS[kind](fields)
@@ -89,7 +89,7 @@ def _is_ecdsa(name: bytes, curve: ec.EllipticCurve) -> _Check:
 
 
 def _on_a_token(check: _Check) -> _Check:
-    """A security key's: as the plain kind, with the application that it is for behind it."""
+    """The check for a security key: the fields of the plain kind, followed by the application that the key is for."""
     return lambda fields: len(fields) > 1 and check(fields[:-1])
 
 

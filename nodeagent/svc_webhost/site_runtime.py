@@ -177,8 +177,8 @@ def is_of_a_site(name: ServiceName) -> bool:
 
 
 def prepare_shared_sockets(folders: HostFolders, *, relay: bool = True) -> None:
-    """Create the folder that every program of a site sees, and the one for their output; no program can start without
-    them. `relay`: whether this server has one for mail of sites. Blocks."""
+    """Create the folder that every program of a site sees, and the folder of pipes for the programs' output; no program
+    can start without these. `relay`: whether this server has a relay for mail of sites. Blocks."""
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
     folders.log_pipes.mkdir(mode=0o700, exist_ok=True)

@@ -38,7 +38,7 @@ _SESSION: Final = 50
 
 
 class Claimed(Protocol):
-    """A mail for one attempt. `sender`: of its envelope; None for the service's own."""
+    """A mail for one attempt. `sender`: that of the envelope; None for the service's own."""
 
     @property
     def id(self) -> UUID: ...

@@ -60,7 +60,8 @@ class SshRepository:
 
 @dataclass(frozen=True)
 class Repository:
-    """`url` matches `URL`, `ref` matches `REF`. `authorities`: of servers' certificates, by default the system's."""
+    """`url` matches `URL`, `ref` matches `REF`. `authorities`: the certificate authorities that git trusts, by default
+    the system's."""
 
     url: str
     ref: str

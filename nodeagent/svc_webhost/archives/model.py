@@ -105,7 +105,7 @@ class FoundDatabase:
     hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def add_user(self, name: str, rights: Iterable[str] | None, hosts: Iterable[str] = ()) -> None:
-        """`rights`: in SQL's words; None if the archive does not say them, as if they were all."""
+        """`rights`: as named in SQL; None if the archive does not say them, as if they were all."""
         if name not in self.users:
             self.users.append(name)
         granted = {" ".join(right.upper().split()) for right in rights or ()}

@@ -116,8 +116,8 @@ def understood() -> Iterator[None]:
 
 
 def members(archive: BinaryIO, encoding: str | None = None, *, ask: bool = True) -> Iterator[Member]:
-    """The members in the order of the archive; read them within `understood`. `encoding` and `ask`: of names in a zip
-    archive (`zip_names`)."""
+    """The members in the order of the archive; read them within `understood`. `encoding` and `ask`: as in `zip_names`,
+    for names in a zip archive."""
     budget = Budget(os.fstat(archive.fileno()).st_size)
     start = archive.read(_TAR_BLOCK)
     archive.seek(0)

@@ -16,8 +16,8 @@ _MOST_WAITING: Final = 1_000_000
 
 
 class TreeEntry(NamedTuple):
-    """`size`: of its content. `blocks`: the content, which may be shorter if it was truncated meanwhile; take it before
-    the next entry."""
+    """`size`: that of the entry's content. `blocks`: the content, which may be shorter if it was truncated meanwhile;
+    take it before the next entry."""
 
     header: tarfile.TarInfo
     blocks: Iterator[bytes]

@@ -31,7 +31,7 @@ _HIDDEN: Final = re.compile(
 
 def only_dotfiles(expression: str) -> bool:
     """Whether the expression matches only names with a leading dot."""
-    # Only if there is one alternative: `^\.ht|^secret` starts like an expression for hidden names, too.
+    # There must be only one alternative: `^\.ht|^secret` also starts like an expression for hidden names.
     return _DOTFILES.match(expression) is not None and _alternatives(expression) == [expression]
 
 
@@ -46,7 +46,7 @@ def only_hidden(expression: str) -> bool:
 def only_hidden_from_top(expression: str) -> bool:
     """As `only_hidden`, for whole paths, which start with a slash: `/\\.git`."""
     match = re.match(r"\^?/(?=\\\.)", expression)
-    # Only if there is one alternative: in a further one, `/\.` could be the start of /.well-known/.
+    # There must be only one alternative: in a further one, `/\.` could be the start of /.well-known/.
     if match is None or _alternatives(expression.replace("(?:", "(")) != [expression.replace("(?:", "(")]:
         return False
     return only_hidden(f"(^|/){expression[match.end() :]}")

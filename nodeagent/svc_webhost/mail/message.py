@@ -83,7 +83,7 @@ class Draft:
         return None
 
     def finished(self, domain: str, sender: str | None, full_name: str | None) -> Finished:
-        """The message for SMTP. `domain`: of the site. `sender` and `full_name`: for the header From, if the message
+        """The message for SMTP. `domain` is the site's. `sender` and `full_name` form the header From if the message
         has none with an address."""
         kept = [(name, lines) for name, lines in self.fields if name not in _REMOVED]
         from_domain = None

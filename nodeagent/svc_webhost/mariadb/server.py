@@ -246,8 +246,8 @@ class MariaDb:
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
-        """Drop the database. Grants survive in MariaDB when their database is dropped: `grant` gives users the access
-        that they still have."""
+        """Drop the database. In MariaDB grants survive when their database is dropped; call `grant` to set the access
+        that users still have."""
         await self.root.ask(
             RootStatement.WITHOUT_FOREIGN_KEYS(),
             RootStatement.DROP_DATABASE(database=name),

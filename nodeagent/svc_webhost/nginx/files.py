@@ -20,9 +20,9 @@ _A_YEAR: Final = "max-age=31536000, immutable"
 def files_rules(
     indexes: str, missing: str, *, page: str | None = None, cached: Sequence[str] | None = None
 ) -> Iterator[str]:
-    """`missing`: the last argument of `try_files`, what answers for a path without a file. `page`: the page that does
-    so. `cached`: the headers of assets that browsers may keep (`kept_for_a_year`); None: they may keep none. These come
-    after other rules with expressions, since the first one that matches applies."""
+    """`missing`: the last argument of `try_files`, which answers for a path without a file. `page`: the page that
+    answers for such a path. `cached`: the headers of assets that browsers may keep (`kept_for_a_year`); None: they may
+    keep none. These come after other rules with expressions, since the first one that matches applies."""
     missing_asset = missing if page is None else NOTHING
     if page is not None:
         # Without this rule nginx would look for a page that is missing again and again.

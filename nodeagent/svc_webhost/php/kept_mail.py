@@ -28,7 +28,7 @@ def directives(shown: Path) -> dict[str, str]:
 
 
 def folder_of(account: SiteAccount, folders: HostFolders) -> Path:
-    """A folder of root's, which other sites cannot see."""
+    """The folder for the program and its settings. It is root's, and other sites cannot see it."""
     return folders.php / account.name
 
 

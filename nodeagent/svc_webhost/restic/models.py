@@ -78,7 +78,8 @@ class BackupEnded(_Told):
 
 
 class Scanned(_Told):
-    """`new_bytes`: of files that the previous backup lacks. `named`: the first of the entries that were left out."""
+    """`new_bytes`: the bytes of files that the previous backup lacks. `named`: the first of the entries that were left
+    out."""
 
     files: int
     bytes: int

@@ -1,4 +1,4 @@
-"""Changes of a machine. Its settings are only in its record; its name and size are on its host as well."""
+"""Changes of a machine. The machine's settings are only in its record; its name and size are on its host as well."""
 
 from __future__ import annotations
 

@@ -202,8 +202,8 @@ class Machine(Actor):
         return await self._start(work)
 
     async def set_processor(self, caller: Caller, new: NewProcessor) -> Task:
-        """Write another processor into the machine's definition on the host. A repeated order, after its answer was
-        lost, returns the task of the first."""
+        """Write another processor into the machine's definition on the host. An order that is repeated because its
+        answer was lost gets the task of the first order."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -218,7 +218,7 @@ class Machine(Actor):
 
     async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
         """Replace the machine's system by a new one; addresses, name and size stay. Returns the task and whether it is
-        new: a repeated order, after its answer was lost, returns the task of the first."""
+        new: an order that is repeated because its answer was lost gets the task of the first order."""
 
         async def work(tx: Transaction) -> Task:
             if decide is not None:
@@ -236,8 +236,8 @@ class Machine(Actor):
         return task, begun
 
     async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
-        """Boot the rescue system. Returns the task and whether it is new: a repeated order, after its answer was lost,
-        returns the task of the first."""
+        """Boot the rescue system. Returns the task and whether it is new: an order that is repeated because its answer
+        was lost gets the task of the first order."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -261,8 +261,8 @@ class Machine(Actor):
         return await self._start(work)
 
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
-        """Migrate the machine to another node: offline, live, or with a restart. A repeated order, after its answer was
-        lost, returns the task of the first."""
+        """Migrate the machine to another node: offline, live, or with a restart. An order that is repeated because its
+        answer was lost gets the task of the first order."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -559,4 +559,5 @@ class Machine(Actor):
 
 _MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
 _MAKES_NONE: Final = frozenset({Order.DELETE.op})
-"""`_MAKES_ONE`: tasks that leave a machine with a new system when they succeed; `_MAKES_NONE`: with no system."""
+"""`_MAKES_ONE`: tasks that leave a machine with a new system when they succeed. `_MAKES_NONE`: tasks that leave no
+system."""

@@ -127,8 +127,8 @@ def _order(service: ServiceRow, machine: _MachineNow) -> Order | None:
 async def _ask(
     database: Database, actors: ActorSystem, service: ServiceRow, machine: _MachineNow, order: Order
 ) -> None:
-    """Give the order. If it is refused, the attempt is noted, so that it is repeated after a pause. The same is done
-    for each further deletion after one has failed."""
+    """Give the order. If the machine refuses it, the attempt is recorded, so that the order is repeated after a pause.
+    A deletion after a failed deletion is recorded as an attempt, too."""
     caller, actor = service_itself("service.settle"), actors.ref(Machine, str(machine.id))
     try:
         if order is Order.DELETE:

@@ -24,8 +24,8 @@ def plan_target(plan_id: UUID, name: str) -> Target:
 async def create_plan(
     tx: Transaction, name: str, allowed: Allowances, default_backups: DefaultBackups | None = None
 ) -> UUID:
-    """`default_backups`: of its customers' new sites; None: as the server's settings say. Raises `conflict` if a plan
-    has this name."""
+    """`default_backups`: how often new sites of the plan's customers are backed up; None: as the server's settings say.
+    Raises `conflict` if a plan has this name."""
     try:
         plan_id: UUID = await tx.fetchval(
             """INSERT INTO hosting_plans (

@@ -55,8 +55,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Deployment:
-    """`git_commit`: the commit that the branch or tag named when it was fetched. `build_script`: of package.json, which
-    npm ran."""
+    """`git_commit`: the commit that the branch or tag named when it was fetched. `build_script`: the script of
+    package.json that npm ran."""
 
     number: int
     source: Source

@@ -116,8 +116,8 @@ class Tools:
     ) -> tuple[list[Snapshot], SnapshotVerdict]:
         """Remove only the snapshots of deleted backups and those that jobs left incomplete: backups without a record
         may be newer than the records. Returns the remaining snapshots and the verdict. `snapshots`: the repository's
-        snapshots, if the job has just listed them. `known_until`: for `judge`; given for a target, and only if this
-        server has a complete backup."""
+        snapshots, if the job has just listed them. `known_until`: as in `judge`; given only for a target, and only if
+        this server has a complete backup."""
         if snapshots is None:
             snapshots = await self.restic.snapshots(run.program, repository)
         judged = judge(snapshots, await recorded(self.database, repository_id), known_until)

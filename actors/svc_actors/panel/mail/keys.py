@@ -42,7 +42,7 @@ STAYS: Final = timedelta(days=7)
 MOST_PUBLISHED: Final = 5
 """Keys of a zone with a record, the present one among them."""
 AGAIN_AFTER: Final = 3600.0
-"""Seconds until a zone is tried again whose record could not be published: its owner has to change it first."""
+"""Seconds until a zone whose record could not be published is tried again: its owner has to change the zone first."""
 SWEEP_SECONDS: Final = 3600.0
 _BELOW: Final = "._domainkey."
 _MOST_REMEMBERED: Final = 10_000

@@ -303,7 +303,7 @@ class Scheduler:
         return await self._tasks.run(script, output.take)
 
     async def _store(self, write: Callable[[Transaction], Awaitable[Result]]) -> Result:
-        """Read or write, however long the database is away."""
+        """Run a read or a write, and repeat it for as long as the database is away."""
         pause = _FIRST_PAUSE
         while True:
             try:

@@ -36,8 +36,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.previews")
 
 @dataclass(frozen=True)
 class Previews:
-    """`domain`: the name below which the sites have their preview names; None: they have none. `fingerprint`: of the
-    certificate for all of them; None: they are served by HTTP."""
+    """`domain`: the name below which the sites have their preview names; None: they have none. `fingerprint`: that of
+    the certificate for all preview names; None: they are served by HTTP."""
 
     domain: str | None = None
     fingerprint: str | None = None

@@ -47,8 +47,8 @@ def protected_path(path: str, logins: Mapping[str, str]) -> ProtectedPath:
 
 
 async def protect(tx: Transaction, site: SiteRow, path: str, logins: Mapping[str, str]) -> UUID:
-    """`logins`: at least one, with verifiers. Raises `invalid` for a path or login that the web server does not accept,
-    and `conflict`."""
+    """`logins`: at least one login, each with its password verifier. Raises `invalid` for a path or login that the web
+    server does not accept, and `conflict`."""
     try:
         protected_path(path, logins)
     except ValidationError as error:
