@@ -137,7 +137,8 @@ class Behaviour:
 
 @dataclass
 class SimulatedHost(SimulatedState):
-    """Implements `Host`. `performed` lists what was really executed, for tests of "never twice"."""
+    """A `Host` without a hypervisor. `performed` lists the operations that were executed, for tests that none is
+    executed twice."""
 
     hostname: str
     host_uuid: UUID

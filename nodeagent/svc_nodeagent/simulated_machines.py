@@ -1,4 +1,4 @@
-"""A machine of a simulated host: its state, and what is read of it. Its disks are empty."""
+"""A machine of a simulated host: its state, and the answers that are computed from it. Its disks are empty."""
 
 from __future__ import annotations
 

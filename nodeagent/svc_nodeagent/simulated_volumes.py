@@ -34,7 +34,7 @@ Volumes = dict[UUID, SimulatedVolume]
 def changed(
     volumes: Mapping[UUID, SimulatedVolume], kept_disks: tuple[KeptDisk, ...], operation: VolumeOperation
 ) -> tuple[Volumes, tuple[KeptDisk, ...]]:
-    """The volumes afterwards. Raises `HostError` as a real host does."""
+    """The volumes and kept disks after the operation. Raises `HostError` as a real host does."""
     after, volume_id = dict(volumes), operation.volume_id
     match operation:
         case VolumeCreate(size_gib=size_gib):

@@ -281,8 +281,8 @@ class LibvirtHost:
                 loop.cancel_scope.cancel()
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
-        """If the connection to libvirt is lost, an order is repeated for as long as its caller waits, and a query up to
-        `ATTEMPTS` times."""
+        """Perform the operation. If the connection to libvirt is lost, an operation that changes something is repeated
+        for as long as its caller waits, and a query up to `ATTEMPTS` times."""
         for attempt in itertools.count(1):
             try:
                 return await self._perform(operation, report)
@@ -430,8 +430,8 @@ class LibvirtHost:
             log.error("network.not_restored", error=str(error))
 
     async def _choose_accelerator(self) -> None:
-        """Choose the accelerator before the first order, which would otherwise have to wait for this. If the host
-        cannot do it (its disk is full, say), it opens nevertheless."""
+        """Choose the accelerator before the first operation, which would otherwise have to wait for it. If that fails
+        (because the disk is full, for example), the host opens nevertheless."""
         try:
             await self._acceleration.verdict()
         except (HostError, OSError) as error:

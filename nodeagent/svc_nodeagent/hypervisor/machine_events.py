@@ -1,7 +1,7 @@
-"""What happens to guests outside of operations, as libvirt's events say it (`connection.Listener`).
+"""Handles libvirt's events about guests, such as changes of state outside of operations (`connection.Listener`).
 
-Invariant: after a reconnection the states are compared with those last seen, so the last state of each machine is
-correct however many events were missed.
+Invariant: after a reconnection the states are compared with those last seen, so the last reported state of each machine
+is correct, however many events were missed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ log = structlog.get_logger()
 
 
 class MachineEvents:
-    """`after_connecting`: further work after each connection to libvirt. `run` comes before the connection's."""
+    """`after_connecting`: further work to do after each connection to libvirt. Start `run` before the connection's
+    `run`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class MachineEvents:
         self._nursery: trio.Nursery
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do what events ask for, until cancelled."""
+        """Do the work that events require, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
@@ -115,8 +116,8 @@ class MachineEvents:
             await self._machines.forget_first_boot(vm_id)
 
     async def _look_after_undefined(self, vm_id: UUID) -> None:
-        """A definition was removed. If the guest still runs, it gets its definition back; otherwise the machine is no
-        longer on this host."""
+        """Handle the removal of a definition. If the guest still runs, its definition is stored again; otherwise the
+        machine is reported as absent."""
         await self._machines.keep_defined(vm_id)
         if await self._guests.state(vm_id) is DomainState.ABSENT:
             self._saw(vm_id, DomainState.ABSENT, "removed from the host")
@@ -130,8 +131,8 @@ class MachineEvents:
         self._changes.saw(vm_id, state, reason, cause)
 
     async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:
-        """Do work that follows an event. No caller waits for such work, so its failure is logged, and the next event
-        tries again."""
+        """Do the work that an event requires. No caller waits for it, so a failure is only logged; the next event
+        repeats the work."""
         try:
             await work(*arguments)
         except (HostError, OSError, ValueError) as error:

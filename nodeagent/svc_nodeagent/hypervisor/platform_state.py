@@ -1,9 +1,9 @@
 """The state of a machine's firmware and TPM: variables of the UEFI (`nvram.fd`, in the machine's folder), and the TPM's
 own store, which libvirt has below `/var/lib/libvirt/swtpm`.
 
-Invariants: the state belongs to the machine, whatever happens to its definition; it is removed with the machine, and
-created anew with another system. It is packed (`packed`, `restore_state`) to go with a copy, with a move, and with
-disks that are kept: data that a guest has sealed to its TPM can be opened only with the same TPM.
+Invariants: the state belongs to the machine and is kept when its definition is removed; it is removed with the machine,
+and reset when the machine is reinstalled. It is packed (`packed`, `restore_state`) into copies, into moves and with
+retained disks, because data that a guest has sealed to its TPM can be opened only with the same TPM.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _TPM_FILE: Final = re.compile(r"tpm2/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def packed(folders: Folders, vm_id: UUID) -> bytes:
-    """A tar of the existing state, also of a running machine: swtpm replaces its file atomically, and a UEFI's
-    variables are written so that a power cut does no harm."""
+    """A tar of the existing state. The machine may be running: swtpm replaces its file atomically, and a UEFI writes
+    its variables so that a power cut does no harm."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, path in _files(folders, vm_id):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
-                # The file was replaced since it was listed. The replacement has another name only for a moment.
+                # A temporary file that swtpm has renamed since it was listed.
                 continue
             member = tarfile.TarInfo(name)
             member.size = len(data)
@@ -117,9 +117,9 @@ def require_state(content: bytes) -> None:
 
 
 def _unpacked(content: bytes) -> dict[str, memoryview]:
-    """Slices of `content` itself, so the files are never larger than the archive. The headers are read one by one:
-    `tarfile` would also accept members that expand (sparse files, of GNU and of PAX), and headers that take minutes to
-    parse."""
+    """The files in the tar, as slices of `content`, so they are never larger than the archive. The headers are parsed
+    here, because `tarfile` also accepts members that expand (sparse files of GNU and PAX) and headers that take minutes
+    to parse."""
     if len(content) > MOST_BYTES:
         raise _unreadable()
     files: dict[str, memoryview] = {}

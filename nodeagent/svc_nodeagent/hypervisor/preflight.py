@@ -1,4 +1,4 @@
-"""Whether this host is ready to run guests: each check tries one thing, and says what to do about a failure.
+"""Checks whether this host is ready to run guests. Each check tries one thing, and says what to do if it fails.
 
 Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage, backups,
 rescue, firmware. (The agent itself checks its clock and certificate.)
@@ -289,7 +289,8 @@ async def _storage(folders: Folders) -> PreflightCheck:
 
 
 async def _backups(folders: Folders) -> PreflightCheck:
-    """Optional: if a node has no backups, this check says so, and the controller refuses orders for backups there."""
+    """Backups are optional: if the node has no target, this check says so, and the controller refuses orders for
+    backups there."""
     if missing := missing_programs():
         packages = ", ".join(PACKAGES[name] for name in missing)
         return _warning(
@@ -308,15 +309,16 @@ async def _backups(folders: Folders) -> PreflightCheck:
 
 
 async def _rescue(folders: Folders) -> PreflightCheck:
-    """The first rescue fetches the system, as a machine's image is fetched."""
+    """Whether a rescue system is ready. It passes without one: the first rescue downloads it, as a creation downloads
+    its image."""
     if await in_thread(rescue_systems, folders):
         return _passed("rescue", "The rescue system is here.")
     return _passed("rescue", "No rescue system is here yet; the first rescue fetches it from the controller.")
 
 
 async def _firmware() -> PreflightCheck:
-    """Optional: if a node lacks a firmware, this check says so, and the controller places no machine there that needs
-    it."""
+    """UEFI is optional: if the node lacks a firmware, this check says so, and the controller places no machine there
+    that needs the firmware."""
     features = await in_thread(platform_features)
     if features.lacks:
         lacks = dict.fromkeys(features.lacks.values())

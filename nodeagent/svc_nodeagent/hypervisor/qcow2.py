@@ -1,7 +1,8 @@
-"""A downloaded qcow2 file's header, read before any program of the host reads the file (QEMU's docs/interop/qcow2).
+"""Reads the header of a downloaded qcow2 file before any program of the host reads the file (QEMU's
+docs/interop/qcow2).
 
-A header of a few bytes can name other files of this host, or tables that keep qemu-img busy for seconds as root. An
-image whose header has anything beyond a plain image is refused here, at the cost of reading 80 bytes.
+A header of a few bytes can name other files of this host, or tables that keep qemu-img busy for seconds as root. So an
+image is refused here, after reading 80 bytes, if its header has features that a plain image does not need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Shutting a guest down in order: its power button is pressed until it is off, or until a later order."""
+"""Shuts a guest down gracefully: its power button is pressed until the guest is off, or until a later order supersedes
+this one."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""A Windows guest: whether its first boot has ended, and its administrator's password, all through its own agent.
+"""Operations on a Windows guest through its agent: finds out whether the first boot has ended, and sets the
+administrator's password.
 
 An agent that answers proves nothing about the first boot: it may answer while Windows is still being set up, and a
 password that is set then is lost. So the last step of the image's first boot writes a file, `FIRST_BOOT`, a JSON object
 with `password` (docs/firmware.md): the password that the machine has set for itself, or null.
 
-Invariant: if the guest refuses something, its own text about it is not passed on. That text contains the password, and
-what is passed on is stored in journals and logs.
+Invariant: the error text of a guest is never passed on, because it may contain the password, and journals and logs
+would store it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class _Read(BaseModel):
 
 
 class _Closed(BaseModel):
-    """The answer to `guest-file-close`, which says nothing."""
+    """The answer to `guest-file-close`, which is empty."""
 
 
 class _FirstBoot(BaseModel):

@@ -1,10 +1,9 @@
-"""The anti-spoofing rules of one tap: a chain of its own in our `netdev` table, hooked where the host first sees a
-frame.
+"""The anti-spoofing rules of one tap: a chain in our `netdev` table, at the hook where the host first sees a frame.
 
 A frame passes if it comes from the NIC's own MAC and one of its own addresses, in IPv4, ARP or IPv6; everything else is
-dropped and counted by reason. The counters are objects of the table and not parts of the rules: so they outlive a
-change of the rules, and are removed with the tap. One table serves all taps, because nft requests the objects of each
-table separately.
+dropped and counted by reason. The counters are named objects of the table and not parts of rules, so they keep their
+values when the rules change; they are removed with the tap. One table serves all taps, because nft requests the objects
+of each table separately.
 
 RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 7112 (fragments), 2131, 8415 (DHCP), 792, 4443 (errors).
 """
@@ -44,17 +43,17 @@ SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "errors6": ("icmpv6_type", (1, 2, 3, 4)),
     "extensions": ("inet_proto", (0, 43, 44, 51, 60, 135)),
 }
-"""Sets that the rules of all taps share. To name a set of a single rule, the kernel walks through all sets of the
-table: if a thousand taps had sets of their own, this would take half a minute."""
+"""Named sets that the rules of all taps share. For an anonymous set of a rule, the kernel finds a free name by walking
+through all sets of the table; with a thousand taps this would take half a minute."""
 _ROUTER_MESSAGES_4, _ROUTER_MESSAGES, _ERRORS_4, _ERRORS, _EXTENSIONS = (f"@{name}" for name in SETS)
 
 LINK_LOCAL_SOURCES: Final = "link_local_sources"
 """The set of the link-local addresses, by tap, that guests may send from at the moment. The rules fill it."""
 _SOURCES_TOGETHER, _SOURCE_SECONDS = 65_535, 60
 _SOURCES_A_MINUTE, _SOURCES_AT_ONCE = 4, 8
-"""A limit of a guest's new members in this set, so that it has at most 12 at a time. The host has to resolve each of
-them that it answers, and its neighbour table is shared by all guests; only the link-local address derived from the MAC
-has a permanent entry and is not limited."""
+"""The limit for new members of a guest in this set, so that the guest has at most 12 at a time. The host has to resolve
+each of these addresses to which it answers, and all guests share its neighbour table. Only the link-local address that
+is derived from the MAC is not limited, since it has a permanent entry."""
 
 _MEMBERSHIP_QUERY = 0x11
 _ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
@@ -65,8 +64,8 @@ _ONE_OPTION_BYTES = 32
 _ERRED_TARGET_BITS = {4: 64 + 128, 6: 64 + 192}
 """The position at which an error message quotes the target of the packet that caused it, in bits of the message."""
 _SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
-"""A limit of solicitations: a guest may send them from any address of its networks, and the host keeps a neighbour
-entry for each of these for some seconds, in the same table."""
+"""The limit for neighbour solicitations. A guest may send them from any address of its networks, and the host keeps an
+entry for each of these addresses in the same neighbour table for some seconds."""
 
 
 class PacketCount(NamedTuple):
@@ -117,7 +116,7 @@ def sets(table: str) -> list[Json]:
 
 
 def counters(table: str, device: str, counted: Mapping[Spoof, PacketCount] | None = None) -> list[Json]:
-    """One for each reason; an existing one keeps its count."""
+    """Commands that create the tap's counters, one for each reason. An existing counter keeps its value."""
     begin = counted or {}
     return [
         {
@@ -147,7 +146,7 @@ def counter_of(name: str) -> tuple[Spoof, str] | None:
 
 
 def no_guard(device: str, naming: Naming) -> list[Json]:
-    """Removes the chain and its counters, whether they exist or not."""
+    """Commands that remove the tap's chain and counters, whether they exist or not."""
     return [
         *no_chain(FAMILY, naming.table, device),
         *(
@@ -173,8 +172,8 @@ def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
 
 
 def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """DHCP is dropped: guests must not be DHCP servers, which may answer from any port, and as clients they have no
-    server to ask."""
+    """The rules for IPv4. DHCP is dropped: a guest must not act as a DHCP server (which may answer from any port), and
+    for a client there is no server here."""
     from_own = [match(header("ip", "saddr"), address_json(each)) for each in tap.ipv4]
     error = match(header("icmp", "type"), _ERRORS_4)
     router = _dropped(Spoof.ROUTER, tap.device)
@@ -192,8 +191,8 @@ def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """Frame and message must name the NIC's MAC, and the message's sender must be one of its addresses; in a probe for
-    one of its addresses, no sender is named (RFC 5227)."""
+    """The rules for ARP. Frame and message must have the NIC's MAC, and the sender's address in the message must be one
+    of the NIC's; only a probe for one of these addresses has no sender's address (RFC 5227)."""
     sound: tuple[Json, ...] = (
         _IS_ARP,
         match(header("arp", "htype"), 1),
@@ -216,9 +215,9 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """If the kernel cannot follow a packet's headers to the transport's, the packet has no `l4proto` and passes no
-    rule. Later fragments may contain headers that the first does not show, so the transport's header must follow the
-    fragment's header directly."""
+    """The rules for IPv6. A packet whose headers the kernel cannot follow to the transport header has no `l4proto`, and
+    no rule lets it pass. Later fragments could contain headers that the first fragment does not have, so the transport
+    header must directly follow the fragment header."""
     own: tuple[IPv6Network, ...] = (*tap.ipv6, tap.link_locals)
     from_own = [match(header("ip6", "saddr"), address_json(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
@@ -275,8 +274,9 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _few_link_locals(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """Drop packets from too many link-local addresses; members of the set are not limited. A member is not renewed by
-    its packets but added again after its time, otherwise a guest could keep any number of members."""
+    """Limit the number of link-local addresses that a guest uses. Packets from members of the set pass, and new members
+    are added at a limited rate. Packets do not extend a member's lifetime: a member expires and has to be added again,
+    since otherwise a guest could keep any number of members."""
     chosen = (
         _IS_IPV6,
         match(header("ip6", "saddr"), address_json(LINK_LOCALS)),
@@ -293,14 +293,14 @@ def _few_link_locals(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _about(own: Sequence[NetworkAddress]) -> list[Json]:
-    """Pass an error only if it is about a packet to one of these addresses. A guest that sends errors about others'
-    packets could end their connections, or reduce their path MTU."""
+    """Let an ICMP error pass only if it is about a packet to one of these addresses. A guest that could send errors
+    about other guests' packets could end their connections or reduce their path MTU."""
     return [match(_message_bits(_ERRED_TARGET_BITS[each.version], each.prefixlen), _leading_bits(each)) for each in own]
 
 
 def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """Messages that every guest sends by itself to find out whether it could have IPv6 are no spoofing, so they are
-    dropped without being counted."""
+    """The rules for a NIC without IPv6: the messages that every guest sends to configure IPv6 are dropped without being
+    counted as spoofing."""
     greetings = [
         (_IS_IPV6, match(header("ip6", "saddr"), source), match(header("icmpv6", "type"), kind), DROP)
         for source in ("::", address_json(LINK_LOCALS))

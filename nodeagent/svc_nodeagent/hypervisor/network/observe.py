@@ -1,8 +1,8 @@
 """Compares the host's networks with the applied plans.
 
-nftables lists rules in another form than they were given in, which also depends on its version. So the expected content
-of a chain is put into a table without hooks, which no packet passes, and is read back from there: then both are in the
-form in which this nft lists. What was read back once is remembered.
+nftables lists rules in another form than the one in which they were added, and that form depends on its version. So the
+expected rules of a chain are added to a table without hooks, through which no packet passes, and are listed from there.
+Then the expected and the actual rules are in the same form. These listings are cached.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ANY_TAP = "tap"
 
 @dataclass
 class Listing:
-    """What nft lists, by (family, table): rules by chain, hooks by chain, members by set or map, dropped frames."""
+    """The content of nft's listing, by (family, table): rules by chain, hooks by chain, members by set or map, dropped
+    frames."""
 
     rules: dict[tuple[str, str, str], list[Json]] = field(default_factory=dict)
     hooks: dict[tuple[str, str, str], dict[str, Json]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Listing:
 
 
 class Reference:
-    """How nft lists the expected content of chains."""
+    """The expected rules of chains in the form in which nft lists them."""
 
     def __init__(self, naming: Naming) -> None:
         self._table = f"{naming.table}-reference"
@@ -94,7 +95,7 @@ class Reference:
                 )
 
     def lists(self, family: str, rules: Rules, listed: str) -> bool:
-        """Whether a chain that should have these `rules` is listed as nft lists the expected chain."""
+        """Whether the listed rules of a chain are the expected `rules` in nft's form."""
         return self._known[chain(family, rules)] == listed
 
     def sets(self) -> Mapping[str, set[str]]:
@@ -102,7 +103,7 @@ class Reference:
         return self._sets
 
     def keep(self, chains: Iterable[Chain]) -> None:
-        """Forget all chains but these."""
+        """Remove all chains except these from the cache."""
         retained = set(chains)
         self._known = {key: listed for key, listed in self._known.items() if key in retained}
 
@@ -132,7 +133,7 @@ def expected(tap: TapPlan) -> Iterator[Chain]:
 def tap_differences(
     tap: TapPlan, seen: SeenTap | None, listing: Listing, reference: Reference, naming: Naming
 ) -> Iterator[str]:
-    """Sentences, one for each thing that differs from what it should be."""
+    """The differences between a tap and its plan, each as a sentence."""
     if seen is None:
         yield f"The tap {tap.device} is missing."
         return

@@ -1,4 +1,4 @@
-"""Compares the networks of all machines of this host with the applied plans, once.
+"""Compares the networks of all machines on this host with the applied plans.
 
 A comparison of a thousand machines takes seconds, so it is done in a thread, one comparison at a time.
 """

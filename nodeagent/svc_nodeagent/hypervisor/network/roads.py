@@ -1,9 +1,10 @@
-"""The addresses that this host depends on to reach others and to be reached: no machine's network may take them.
+"""The addresses that this host needs to reach others and to be reached. No machine's network may include them.
 
-A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. If a machine gets the
-controller's address, the node cuts itself off from the controller, which can then send no order to undo it; if it gets
-the next hop of the default route, the node is cut off from everybody. If it gets one of the host's own addresses, the
-node is not cut off, but another host with the same pool of addresses would answer for that address.
+For each gateway of a guest the host gets an address at the guest's tap, and for each address of a guest a route to the
+tap. If a machine gets the controller's address, the node cuts itself off from the controller, which can then send no
+order to undo it; if it gets the next hop of the default route, the node is cut off from everybody. If it gets one of
+the host's own addresses, the node is not cut off, but another host with the same pool of addresses would answer for
+that address.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True)
 class ProtectedAddresses:
-    """What each address means to this host, as text. `elsewhere`: addresses of others, without which this host is cut
-    off."""
+    """The protected addresses, each with a text that says what it is. `elsewhere`: addresses of other hosts, without
+    which this host is cut off."""
 
     elsewhere: Mapping[Address, str]
     own: Mapping[Address, str]
@@ -52,9 +53,9 @@ class ProtectedAddresses:
 
 @dataclass
 class ProtectedAddressFinder:
-    """Finds the addresses of a host that no machine may take. `controller`: the name or address of its gateway. If the
-    controller's name does not resolve, no address is protected for it. Link-local addresses are not protected (fe80::1
-    is that of many routers): a guest's link is another one, so nothing is taken."""
+    """Finds the addresses of a host that no machine may take. `controller`: the name or address of its gateway. If that
+    name does not resolve, no address is protected for the controller. Link-local addresses are not protected (fe80::1
+    is that of many routers): a guest is on another link, so its address does not conflict."""
 
     naming: Naming
     controller: str | None = None

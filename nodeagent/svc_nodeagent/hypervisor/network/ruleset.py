@@ -1,12 +1,13 @@
-"""Our nftables rules on the host's own paths: one `inet` table, and a `bridge` table if NICs are bridged.
+"""Our nftables rules in the host's forward, input and output paths: one `inet` table, and a `bridge` table if NICs are
+bridged.
 
     forward   a guest's packets pass its chains (`firewall`); from outside nothing new reaches a guest behind nat
     input     of the host's own services a guest reaches ping, and DNS at a gateway that is also its nameserver
     output    what the host sends to a guest passes the guest's chain as well
     postrouting   what leaves the node from behind nat is masqueraded
 
-The chain, and the guests behind nat, are looked up in maps and sets: a packet meets a handful of rules however many
-guests there are. A machine's change touches its own chains and members only. No other rule is read or written.
+A guest's chain is found by a map, and whether a guest is behind nat by a set, so a packet passes a handful of rules
+however many guests there are. A change of a machine changes only its own chains and its members of these maps and sets.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _SETS: dict[str, Json] = {
 _DNS = 53
 _CHANGING = re.compile(r'"(?:handle|packets|bytes)": \d+(?:, )?')
 
-# Our chains are added to the host's own filters: a packet that either of them drops is dropped.
+# Our chains work in addition to the host's own filters: a packet is dropped if either drops it.
 HOOKS: dict[str, dict[str, dict[str, Json]]] = {
     "inet": {
         "forward": {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"},
@@ -96,7 +97,7 @@ def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
 
 
 def stand_in_tables(desired: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
-    """Stand-in tables that filter as ours, present while ours replace earlier ones.
+    """Stand-in tables with the same filters as ours, which exist while our tables are replaced.
 
     One transaction replaces our tables, but a packet passes the hooked chains of the old and of the new tables one
     after the other, and each table has rules only in its own generation of the ruleset. If the generation changes while

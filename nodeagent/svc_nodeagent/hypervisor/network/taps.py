@@ -1,8 +1,8 @@
 """Taps, addresses, routes and kernel settings of the host, by iproute2 and /proc/sys.
 
 A tap is persistent and outlives its guest's process. Its alias names its machine (`<table> vm <id>`), so that the
-host's own listing shows it without our records. Our routes are on our taps only; the kernel's own routes (its
-link-local networks) do not count among them.
+host's own listing shows it without our records. All of our routes lead to our taps; the kernel's own routes to taps
+(link-local networks) are ignored.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def seen_of(devices: Iterable[str]) -> dict[str, SeenTap]:
 
 
 async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming: Naming) -> None:
-    """Create the devices, down: `additions` brings one up once its rules are in place."""
+    """Create the devices, which are down at first: `additions` brings a device up once its rules are in place."""
     taps = list(taps)
     commands = []
     for tap in taps:
@@ -102,7 +102,8 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
 
 
 def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that remove what these taps carry and should not, and that close the taps which are not in the plans."""
+    """Commands that remove routes and addresses of these taps that are not in the plans, and that close taps which are
+    not in the plans."""
     wanted = {tap.device: tap for tap in taps}
     commands = []
     for device, there in seen.items():
@@ -134,10 +135,10 @@ def plugs(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
 
 
 def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that give these taps what they should carry, and bring them up. Only after their rules are in place, and
-    after they are plugged in.
+    """Commands that add the routes and addresses of these taps and bring them up. To be run only once their rules are
+    in place and they are plugged into their bridges.
 
-    Routes and addresses that were in `seen` are added again if the removal of an address may have removed them too."""
+    Routes and addresses in `seen` are added again if the kernel may have removed them together with an address."""
     commands = []
     for tap in taps:
         device, there = tap.device, seen.get(tap.device)
@@ -208,7 +209,7 @@ async def is_routed(network: NetworkAddress, naming: Naming) -> bool:
 
 
 async def change(commands: list[str]) -> None:
-    """Several changes by one program; the first that fails ends them."""
+    """Run several commands by one program; the first failure ends it."""
     if commands:
         await run_program("ip", "-batch", "-", stdin="\n".join(commands).encode())
 
