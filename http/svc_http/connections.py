@@ -44,7 +44,8 @@ FIRST_REQUEST_SECONDS: Final = 1.0
 it."""
 
 FLUSH_SECONDS: Final = 30.0
-"""Longer than the kernel waits for a client that reads nothing (`server.UNREAD_DEADLINE`)."""
+"""Seconds to send the rest of an answer: longer than the kernel waits for a client that reads nothing
+(`server.UNREAD_DEADLINE`)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.connections")
 

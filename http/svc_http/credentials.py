@@ -27,7 +27,8 @@ GUARD_HEADER = "X-Service-Request"
 
 
 class Authenticator(Protocol):
-    """Each raises `unauthenticated` for a credential that is unknown or ended, or whose person is suspended."""
+    """Finds the caller that a credential belongs to. Each method raises `unauthenticated` for a credential that is
+    unknown or has ended, or whose person is suspended."""
 
     async def by_token(self, token: str) -> Principal: ...
     async def by_session(self, cookie: str) -> Principal: ...

@@ -26,7 +26,7 @@ RELEASE_VARIABLE = "SVC_NODE_RELEASE"
 _PAUSE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 _STOP_SECONDS = 20.0
-"""Longer than the time that the agent gives its running operations."""
+"""Seconds for a stopping agent to end: longer than the agent waits for its running operations."""
 
 
 class Launcher:

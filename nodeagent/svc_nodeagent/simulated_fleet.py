@@ -27,7 +27,7 @@ _ENROLLING_AT_ONCE = 8
 
 @dataclass
 class Fleet:
-    """Each node gets `machines` when it is first created."""
+    """A number of simulated nodes. A node gets its `machines` when it is first created."""
 
     folder: Path
     size: int

@@ -76,7 +76,7 @@ class SimulatedCopyFiles:
         self._open: set[tuple[UUID, UUID]] = set()
 
     def perform(self, operation: CopyFilesOperation) -> OperationResult:
-        """Raises `HostError` as a real host does."""
+        """Answer an operation on a copy's files. Raises `HostError` as a real host does."""
         which = (operation.vm_id, operation.copy_id)
         match operation:
             case VmFilesOpen():
@@ -153,7 +153,8 @@ class SimulatedState:
             self._tell(vm_id, state, reason, cause)
 
     def lose_power(self) -> None:
-        """Every guest is off. The agent, which starts anew as well, reports each machine that it finds."""
+        """Simulate a power cut: every guest is off, and the agent, which has started again as well, reports each
+        machine that it finds."""
         for vm_id, machine in self.machines.items():
             off = {"state": DomainState.STOPPED, "cause": None, "started_at": None}
             self.machines[vm_id] = machine.model_copy(update=off)
@@ -162,12 +163,12 @@ class SimulatedState:
         self._save()
 
     def undefine(self, vm_id: UUID) -> None:
-        """The domain is removed by hand. Record and disks stay."""
+        """Simulate the removal of a domain by hand: record and disks stay."""
         self._change(vm_id, {"state": DomainState.STOPPED, "cause": None, "defined": False, "started_at": None})
         self._tell(vm_id, DomainState.ABSENT, "removed from the host", None)
 
     def lose_files(self, vm_id: UUID) -> None:
-        """The domain is removed, and with it everything of the machine."""
+        """Simulate the loss of a machine: its domain and all of its files are removed."""
         del self.machines[vm_id]
         self._save()
         self._tell(vm_id, DomainState.ABSENT, "removed from the host", None)

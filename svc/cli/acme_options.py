@@ -49,7 +49,8 @@ def acme_settings(
     names: tuple[str, ...] = (),
     port: int = 0,
 ) -> AcmeSettings | None:
-    """None without a contact. Raises `Failure` for options that contradict each other."""
+    """The ACME settings in the options; None without a contact. Raises `Failure` for options that contradict each
+    other."""
     if (eab_key_id is None) is not (eab_key_file is None):
         raise Failure(
             Exit.INVALID, "An external account needs both its key id and its key file: give both, or neither."

@@ -1,6 +1,6 @@
 """`svc controller check`: what would keep the controller from serving here, before it is started or afterwards.
 
-Nothing is changed. Each line states what was checked; if it is not as it should be, it also says what to do.
+Nothing is changed. Each line says what was checked, and what to do if the check failed.
 """
 
 from __future__ import annotations

@@ -164,7 +164,8 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
     services, pending = context.services, request.pending
 
     async def work(tx: Transaction) -> SignedInByCode | None:
-        """None for a wrong code, so that the transaction commits its count."""
+        """Returns None for a wrong code instead of raising, so that the transaction commits the count of wrong
+        codes."""
         user_id = await pending_sign_ins.owner(tx, pending)
         if user_id is None:
             raise _ended()

@@ -47,7 +47,7 @@ class Operations(Generic[ServicesT]):
         return iter(self._declared)
 
     def __getitem__(self, name: str) -> Operation[ServicesT, Any, Any]:
-        """Raises KeyError for an operation of another area."""
+        """The operation with this name. Raises KeyError if it is not of this area."""
         for operation in self._declared:
             if operation.name == name:
                 return operation

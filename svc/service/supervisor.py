@@ -61,7 +61,7 @@ class KeptListener:
 
 
 def _everywhere_like(address: str) -> str:
-    """The same port at every address of its family."""
+    """The wildcard address of the same family, with the same port."""
     host, _, port = address.rpartition(":")
     return f"{_EVERYWHERE[':' in host]}:{port}"
 

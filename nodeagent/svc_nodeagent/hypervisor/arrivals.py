@@ -31,7 +31,8 @@ def volumes_of(disks: Sequence[DiskSpec]) -> tuple[UUID, ...]:
 
 
 async def require_nothing_of(guests: Guests, folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
-    """Raises `HostError(conflict)` if this host has anything of the machine."""
+    """Raise `HostError(conflict)` if this host already has any part of the machine: its domain, its folder or a
+    volume."""
 
     def has_files() -> bool:
         return folders.machine(vm_id).exists() or any(folders.volume(each).exists() for each in volumes)
@@ -59,8 +60,8 @@ def complete(folders: Folders, vm_id: UUID) -> None:
 
 
 async def undo(folders: Folders, vm_id: UUID, volumes: Sequence[UUID], remove: Remove) -> None:
-    """Undo a failed arrival. What cannot be removed now is removed when libvirt is back. `remove` removes everything
-    that this host has of the machine."""
+    """Undo a failed arrival. `remove` is called to remove everything of the machine from this host; what cannot be
+    removed now is removed when libvirt is back."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
         try:
             if await in_thread(folders.machine(vm_id).exists):

@@ -26,7 +26,7 @@ from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import NetworkSpec
 
 PUT_BACK_SECONDS = 10.0
-"""For restoring the previous state after a change that failed."""
+"""Seconds for restoring the previous state after a failed change."""
 log = structlog.get_logger()
 
 

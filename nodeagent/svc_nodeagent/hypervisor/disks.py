@@ -97,7 +97,7 @@ async def grow(path: Path, size_gib: int) -> None:
 
 
 def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
-    """Raises `HostError(not_found)` naming the first file that the machine needs and that is missing."""
+    """Raise `HostError(not_found)` if a file that the machine needs is missing; the error names the first one."""
     needed = {folders.disk_of(record.vm_id, disk): "its disk" for disk in record.disks}
     for path, what in (needed | {base.path: "the image that its disk stands on"}).items():
         if not path.exists():

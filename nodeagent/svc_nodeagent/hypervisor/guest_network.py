@@ -60,7 +60,7 @@ class Interfaces(_Answer):
     found: tuple[_Interface, ...] = Field(alias="return")
 
     def nics(self) -> tuple[GuestNic, ...]:
-        """Raises `ValueError` for an invalid address."""
+        """The NICs in the answer. Raises `ValueError` for an invalid address."""
         return tuple(
             GuestNic(
                 name=each.name,
@@ -113,7 +113,7 @@ def in_order(nic: NicSpec) -> tuple[GuestAddress, ...]:
 
 
 def gateways(nic: NicSpec) -> dict[int, GuestAddress]:
-    """For each family, the address whose gateway is the default route."""
+    """For each family, the address whose gateway is that of the default route."""
     found: dict[int, GuestAddress] = {}
     for address in in_order(nic):
         found.setdefault(address.interface.version, address)

@@ -165,7 +165,7 @@ class Guests:
 
     async def set_password(self, vm_id: UUID, account: str, password_hash: str) -> None:
         """Set a password by the guest's agent. Raises `conflict` if the guest is off or its agent has not connected,
-        `timed_out` if the agent fell silent."""
+        `timed_out` if the agent does not answer."""
 
         def set_password(domain: Any) -> None:
             domain.agentSetResponseTimeout(GUEST_AGENT_SECONDS)

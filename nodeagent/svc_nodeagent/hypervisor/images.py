@@ -56,7 +56,7 @@ waits."""
 SILENCE_TIMEOUT_SECONDS = 60.0
 FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
 MOST_IMAGE_BYTES = 64 * 1024**3
-"""For images without a declared size. Linux images are below 5 GiB, Windows ones about 20."""
+"""The limit for images without a declared size. Linux images have less than 5 GiB, Windows images about 20."""
 _LOOKED_AT_EVERY = 256 * 1024 * 1024
 """Bytes between two checks of the free space, because others write to the disk, too."""
 

@@ -112,7 +112,7 @@ def retained_disks(folders: Folders) -> tuple[str, ...]:
 
 
 def _observed(domain: Any, naming: Naming, folders: Folders) -> ObservedDomain | None:
-    """None for a domain that vanished since it was listed."""
+    """The domain as the inventory has it; None if it has vanished since it was listed."""
     uuid, name = UUID(domain.UUIDString()), domain.name()
     try:
         state, reason = domain.state()

@@ -166,7 +166,8 @@ _PARTITION: Final = "/machine"
 
 
 def require_own(xml: str, moved: ArrivingMachine) -> None:
-    """Raises `Refused` if the definition is not of this machine, and `ElementTree.ParseError` if it is not XML."""
+    """Check the whole definition. Raises `Refused` if it contains anything that a definition of this machine does not
+    have, and `ElementTree.ParseError` if it is not XML."""
     # First the structure is checked (only known elements, attributes and types), then the values that name something on
     # the host.
     domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text

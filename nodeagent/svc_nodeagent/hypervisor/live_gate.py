@@ -88,7 +88,7 @@ class _Watched(WrappedStream):
 
 
 def require_of_a_move(message: bytes, moved: ArrivingMachine) -> None:
-    """Raises `Refused` for a message that a move of this machine does not contain."""
+    """Raise `Refused` for a message that does not occur in a migration of this machine."""
     _, program, _, procedure, _, _, _ = _HEAD.unpack_from(message)
     if program == _KEEPALIVE:
         return

@@ -203,7 +203,7 @@ class Measurements:
     def points(
         self, vm_id: UUID, *, resolution_seconds: int, hours: int, now: float
     ) -> tuple[int, tuple[MetricPoint, ...]]:
-        """As `Series.points`."""
+        """The points of one machine's series, as `Series.points` returns them."""
         with self._lock:
             return self._of(vm_id).points(resolution_seconds=resolution_seconds, hours=hours, now=now)
 

@@ -112,7 +112,7 @@ def _files(folders: Folders, vm_id: UUID) -> list[tuple[str, Path]]:
 
 
 def require_state(content: bytes) -> None:
-    """Raises `HostError(invalid)` unless `content` is a valid state."""
+    """Raise `HostError(invalid)` unless `content` is a valid packed state."""
     _unpacked(content)
 
 

@@ -53,7 +53,8 @@ def platform_features(descriptions: tuple[Path, ...] = DESCRIPTIONS) -> Platform
 
 
 def require_platform(platform: Platform) -> None:
-    """Raises `HostError(conflict)` naming the first feature that the machine needs and this host lacks."""
+    """Raise `HostError(conflict)` if this host lacks a feature that the machine needs; the error names the first
+    one."""
     lacks = platform_features().lacks
     for need in platform.needs:
         if need in lacks:

@@ -24,7 +24,8 @@ _ELEMENT = re.compile(r"^  <cpu\b[^>]*(?:/>|>.*?^  </cpu>)$", re.MULTILINE | re.
 
 
 def cpu_element(mode: CpuMode, accelerator: Accelerator) -> ElementTree.Element:
-    """Raises `HostError` (`invalid`) for a processor that guests cannot have on this host."""
+    """The element `cpu` of the definition. Raises `HostError` (`invalid`) for a processor that guests cannot have on
+    this host."""
     emulated = accelerator is Accelerator.TCG
     match mode:
         case CpuMode.DEFAULT if emulated:

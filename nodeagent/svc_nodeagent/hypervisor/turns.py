@@ -43,7 +43,7 @@ class Order:
         return self.turn.orders == self.number
 
     def check(self) -> None:
-        """Raises `HostError(cancelled)` if there is a later order."""
+        """Raise `HostError(cancelled)` if a later order has superseded this one."""
         if not self.stands:
             raise HostError(FailureCode.CANCELLED, f"A later order for the machine replaced {self.what}.")
 

@@ -143,7 +143,7 @@ def kept_disks(folders: Folders) -> tuple[KeptDisk, ...]:
 
 
 def _kept_file(folders: Folders, kept_disk: str | None) -> Path | None:
-    """Raises `HostError(invalid)` for a name that is not of a kept disk."""
+    """The file of a kept disk. Raises `HostError(invalid)` if the name is not that of a kept disk."""
     if kept_disk is None:
         return None
     if _KEPT.fullmatch(kept_disk) is None:

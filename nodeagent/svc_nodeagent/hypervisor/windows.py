@@ -63,7 +63,8 @@ class WindowsGuests:
         self._guests = guests
 
     async def report(self, vm_id: UUID) -> WindowsReport:
-        """Raises `HostError` only if libvirt is lost, or there is no such machine."""
+        """Whether the first boot has ended, and the password that the machine has set. Raises `HostError` only if the
+        connection to libvirt is lost, or if there is no such machine."""
         try:
             text = await self._first_boot(vm_id) if await self._is_windows(vm_id) else None
         except ConnectionLost:
@@ -79,8 +80,8 @@ class WindowsGuests:
         return WindowsReport(vm_id=vm_id, booted=True, password=password)
 
     async def set_password(self, vm_id: UUID, account: str, password: str) -> None:
-        """Raises `HostError`: `conflict` if the guest is off, its agent is absent or its system is not Windows,
-        `timed_out` if the agent fell silent, `host` if Windows refuses the password."""
+        """Set the account's password. Raises `HostError`: `conflict` if the guest is off, its agent is absent or its
+        system is not Windows, `timed_out` if the agent does not answer, `host` if Windows refuses the password."""
         try:
             windows = await self._is_windows(vm_id)
         except LibvirtError as error:

@@ -1,4 +1,4 @@
-"""`svc panel keeper`: supervises the sites' programs on servers without systemd."""
+"""`svc panel keeper`: supervises the programs of sites on servers without systemd."""
 
 from __future__ import annotations
 

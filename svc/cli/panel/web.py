@@ -1,6 +1,6 @@
 """`svc panel web`: TLS, pages, and a relay from browsers to the core. It has no rights of its own and reads no data.
 
-Started as root it switches to its own account before it reads anything but its command line. It refuses to serve as
+If it is started as root, it switches to its own account after reading only its command line. It refuses to serve as
 root: root needs no credential on the core's socket, so every visitor would be an administrator.
 """
 

@@ -122,7 +122,7 @@ async def list_schedule(context: Context[Controller], request: BackupList) -> Pa
             equals("vms.project_id", request.project),
             named(request.q),
         ],
-        # Copies are counted only for the machines on this page.
+        # Backups are counted only for the machines on this page.
         sortable={"vm_name": "vms.name", "created_at": "vms.created_at"},
         default_sort="vm_name",
         request=request,

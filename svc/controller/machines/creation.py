@@ -327,7 +327,7 @@ async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str |
 
 
 async def enabled_iso(queryable: Queryable, iso_id: UUID | None, slug: str | None) -> Record:
-    """As `enabled_image`, for an ISO."""
+    """The same columns as `enabled_image` returns, for an ISO."""
     if iso_id is not None and slug is not None:
         raise wrong_field("iso_id", "give this or iso, not both")
     row = await queryable.fetchrow(f"{_IMAGE} AND kind = 'iso'", iso_id, slug)

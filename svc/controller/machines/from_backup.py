@@ -32,13 +32,14 @@ class BackupSource:
     disk_gib: int
 
     def require_room(self, disk_gib: int) -> None:
-        """Raises invalid for a machine whose disk is smaller than the backup's."""
+        """Raise invalid if a disk of `disk_gib` is smaller than the backup's."""
         if disk_gib < self.disk_gib:
             raise wrong_field("disk_gib", f"the disk of this backup needs at least {disk_text(self.disk_gib)}")
 
 
 async def backup_source(queryable: Queryable, principal: Principal, backup_id: UUID) -> BackupSource:
-    """Only administrators may use the copies of a deleted machine. Raises not_found, conflict."""
+    """The machine that a backup is of. Only administrators may use the backups of a deleted machine. Raises not_found,
+    conflict."""
     row = await queryable.fetchrow(
         """SELECT vms.*, copies.node_id AS copy_node_id, copies.target_id AS copy_target_id,
                   copies.disks, images.enabled

@@ -42,7 +42,7 @@ class GuestPassword:
 
 @dataclass(frozen=True)
 class WindowsPassword:
-    """As `GuestPassword`, for Windows, which takes no crypt hash."""
+    """A password for Windows, in the clear, since Windows takes no crypt hash. `generated` as in `GuestPassword`."""
 
     itself: str = field(repr=False)
     generated: str | None = field(repr=False)
@@ -58,7 +58,8 @@ async def password(chosen: str | None, account: str, *, field: str) -> GuestPass
 
 
 def windows_password(chosen: str | None, *, field: str) -> WindowsPassword:
-    """As `password`, for the administrator account of a Windows machine."""
+    """The password for the administrator account of a Windows machine: the chosen one, or a generated one. Raises
+    invalid."""
     if chosen is None:
         made_up = _made_up(ACCOUNT)
         return WindowsPassword(made_up, made_up)
@@ -111,7 +112,7 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
 
 
 def require_windows(mode: AccessMode | None, user_data: str | None) -> None:
-    """Raise invalid for settings that a Windows machine does not take: it only has its administrator account, and no
+    """Raise invalid for settings that a Windows machine does not support: it has only the administrator account, and no
     cloud-init."""
     if user_data is not None:
         raise wrong_field("user_data", "must be left out: a Windows machine has no cloud-init")

@@ -108,7 +108,7 @@ async def add_key(context: Context[Controller], request: SshKeyCreateRequest) ->
 
 
 async def _require_allowed(tx: Transaction, user_id: UUID | None) -> None:
-    """Raises `capacity`."""
+    """Raise `capacity` if the person has `MOST_KEYS` keys already. Not called for operators."""
     await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", user_id)
     has = await tx.fetchval("SELECT count(*) FROM ssh_keys WHERE user_id = $1", user_id)
     if has >= MOST_KEYS:

@@ -125,7 +125,7 @@ class DeployRequest(SiteChange):
         return Source(archive=self.archive)
 
     def require_fitting(self, runtime: AppRuntime) -> None:
-        """Raises `invalid` if the application has another runtime than the build needs."""
+        """Raise `invalid` if the build needs another runtime than the application has."""
         if self.build not in _BUILDS[runtime]:
             fitting = ", ".join(build.value for build in _BUILDS[runtime])
             raise wrong_field("build", f"the application runs on {runtime.value}, which takes {fitting}")

@@ -151,7 +151,7 @@ class AppLogRequest(SiteRequest):
 
 
 def require_entry(runtime: AppRuntime, entry: str) -> None:
-    """Raises `invalid` for an entry that does not fit this runtime."""
+    """Raise `invalid` if this runtime cannot run the entry."""
     if runtime is AppRuntime.PYTHON and re.fullmatch(_CALLABLE, entry, re.ASCII) is None:
         raise wrong_field("entry", "must be module:callable for Python, such as app:application")
     if runtime is AppRuntime.NODE and re.fullmatch(_SCRIPT, entry) is None:

@@ -200,7 +200,8 @@ async def _names(queryable: Queryable, site: SiteRow) -> list[SiteName]:
 
 
 def _zone(names: Sequence[SiteName], site: SiteRow, asked: str | None) -> str:
-    """The zone of the site's domain, or the requested one. Raises invalid for a zone that is not the site's."""
+    """The requested zone, or by default the zone of the site's domain. Raises invalid for a zone that contains no name
+    of the site."""
     zones = [name.zone for name in names]
     if asked is None:
         return next(name.zone for name in names if name.name == site.domain)
@@ -233,7 +234,7 @@ async def _zone_of_record(context: Context[Panel], request: RecordRequest) -> tu
 async def _delegation(
     zone: str, authority: Authority, nameservers: Callable[[str], Awaitable[frozenset[str]]]
 ) -> Delegation:
-    """The delegation that the zone's parent answers with."""
+    """The delegation of the zone, as the name servers of its parent zone answer."""
     expected = authority.nameservers
     try:
         found = await nameservers(zone)

@@ -158,8 +158,8 @@ async def delete_import(context: Context[Panel], request: ImportRequest) -> Impo
 
 
 def _require_choices(context: Context[Panel], row: ImportRow, choices: Choices) -> None:
-    """Raises `invalid` for choices that do not fit the plan, `conflict` and `forbidden` for names that the caller may
-    not use."""
+    """Check the caller's choices against the plan. Raises `invalid` for choices that do not fit the plan; `conflict`
+    and `forbidden` for names that the caller may not use."""
     account = row.account
     known = {item.id for item in items_of(account, ServerFacts(()), choices)}
     for item in sorted(choices.without - known):

@@ -239,7 +239,7 @@ async def _visible(context: Context[Panel], schedule_id: UUID) -> tuple[Schedule
 
 
 def _require_task(kind: ScheduleKind, path: str, args: Sequence[str]) -> None:
-    """Raises `invalid` if the path or the arguments do not fit this kind of task."""
+    """Raise `invalid` if the path or the arguments are not valid for this kind of task."""
     if kind is ScheduleKind.URL:
         if re.fullmatch(URL_PATH, path) is None:
             raise wrong_field("path", "for the kind url it must be a path of the site such as /tasks?now=1")

@@ -1,4 +1,4 @@
-"""The names of a site: its primary and its aliases, each served as the site or redirected to its primary."""
+"""The names of a site: its primary name and its aliases. An alias serves the site, or redirects to the primary name."""
 
 from __future__ import annotations
 

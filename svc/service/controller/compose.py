@@ -1,8 +1,8 @@
 """Composes the controller: the only place that knows all of its parts.
 
-Parts open in the order of their dependencies and close in reverse: the HTTP listener first, so that no new order comes
-in; then the task runner stores the results that it knows; then the actors finish what they have started; then gateway
-and event log; the database last.
+Parts open in the order of their dependencies and close in reverse order: first the HTTP listener, so that no new order
+arrives; then the task runner, which stores the results that it has; then the actors, which finish what they have
+started; then gateway and event log; last the database.
 """
 
 from __future__ import annotations

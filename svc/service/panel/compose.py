@@ -1,8 +1,8 @@
 """Composes the panel's core: the only place that knows all of its parts.
 
 Parts open in the order of their dependencies: events and alerts first, then what serves the sites, then jobs, whose
-work uses all of it, and the loops that resume what an earlier core has left. Closing goes the other way: running jobs
-are given time to end, then actors, then work under way on the server, and the loops are cancelled last.
+work uses all of it, and the loops that resume what an earlier core has left. They close in reverse order: running jobs
+are given time to end, then actors, then work in progress on the server; the loops are cancelled last.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class StoreListing:
         return found[::-1] if found and found[-1].on is None else []
 
     def without(self, forgotten: Collection[UUID]) -> tuple[list[Snapshot], frozenset[UUID]]:
-        """Once the given copies have expired: the snapshots to remove, and the copies that are dropped."""
+        """What follows from the expiry of these copies: the snapshots to remove, and the copies that are dropped from
+        then on."""
         # This starts from the snapshots that are still needed, not from those that have expired. So copies that were
         # dropped earlier, and on which no copy stands now, are removed as well.
         left = {each.copy_id for each in self.snapshots} - self.dropped - set(forgotten)

@@ -75,7 +75,8 @@ class MountedTarget:
         yield ResticAccess(mounted_tree.REPOSITORY, through=self._command("run"))
 
     async def look(self, patience: float = LOOK_SECONDS) -> TargetState:
-        """Raises `HostError` if there is no target (conflict), or if it does not answer for `patience` seconds."""
+        """The state of the target. Raises `HostError` if there is no target (conflict), or if it does not answer for
+        `patience` seconds."""
         [said] = await self._step("look", patience=patience)
         return TargetState(said["there"], said["locked"])
 

@@ -44,7 +44,8 @@ PRUNE_SECONDS: Final = 3600.0
 STALLED_SECONDS: Final = 300.0
 """A remote target that takes or returns nothing for this long is given up."""
 MOST_OUTPUT: Final = 64 * 1024 * 1024
-"""Bytes that restic may print. A list of copies is the longest: some 500 bytes for each disk of a copy."""
+"""The most bytes that restic may print. The longest output is the list of copies: some 500 bytes for each disk of a
+copy."""
 MOST_MEMORY: Final = min(4 * 1024**3, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 """The most bytes of memory of one restic process. Its index of a store has some 200 bytes for each piece of about a
 MiB, and a prune holds the index twice: with 4 GiB it can prune stores of some TiB. This also ends the endless listing

@@ -148,7 +148,7 @@ async def rebuild(
 
 
 def _gaps(written: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Each run of zeros in `written`, as its start and end."""
+    """The ranges of blocks that were not written (each run of zeros in `written`), as start and end."""
     begin = written.find(0)
     while begin != -1:
         end = written.find(1, begin)

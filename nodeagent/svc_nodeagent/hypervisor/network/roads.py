@@ -99,8 +99,9 @@ def _hops(route: dict[str, object]) -> Iterator[str]:
 def require_unprotected_addresses(
     protected: Mapping[Address, str], taps: tuple[TapPlan, ...], held: Collection[NetworkAddress] = ()
 ) -> None:
-    """Raises `HostError(conflict)` if these taps would take one of the addresses. `held`: networks that the machine
-    already has: the controller may itself be a guest of this node, and must be able to keep its own address."""
+    """Raise `HostError(conflict)` if the networks of these taps include a protected address. `held`: networks that the
+    machine already has, which are allowed: the controller may itself be a guest of this node, and must be able to keep
+    its address."""
     for tap in taps:
         if tap.bridge is not None:
             continue
