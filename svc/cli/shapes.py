@@ -69,6 +69,8 @@ def shaped(answer: Any) -> Any:
         return [_given(entry, _FILE_FIELDS) for entry in answer["entries"]]
     if "lines" in answer and "cursor" in answer:
         return _lines(answer["lines"])
+    if isinstance(answer.get("pointing"), Mapping) and "aliases" in answer:
+        return _pointed_site(answer)
     if "records" in answer and "delegation" in answer:
         return [_record(row) for row in answer["records"]]
     if "effective_from" in answer and "note" in answer:
@@ -107,6 +109,20 @@ def rule_line(rule: Mapping[str, Any]) -> str:
         words.append(f"type {rule['icmp_type']}")
     words.append(f"{'from' if ingress else 'to'} {rule['cidr'] or 'anybody'}")
     return " ".join(words) + (f" ({rule['note']})" if rule["note"] else "")
+
+
+def _pointed_site(site: Mapping[str, Any]) -> Fields:
+    """A site, and in words where each of its names leads."""
+    fields = {name: value for name, value in site.items() if name not in ("pointing", "domain", "aliases")}
+    pointing = site["pointing"]
+    records = [f"{'AAAA' if ':' in address else 'A'} {address}" for address in pointing["addresses"]]
+    return {
+        "domain": site["domain"],
+        "names": _lines(f"{name['name']} {name['text']}" for name in pointing["names"]),
+        "records to set": ", ".join(records) or "not known",
+        "advice": pointing["advice"],
+        **fields,
+    }
 
 
 def _record(row: Mapping[str, Any]) -> Fields:

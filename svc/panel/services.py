@@ -18,6 +18,7 @@ from svc_actors.panel.backups import BackupLoop
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.transfers import DatabaseTransfers
+from svc_actors.panel.dns.pointing import PublicNames
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import Imports
@@ -114,6 +115,7 @@ class Panel:
     authority: Authority
     delegations: RememberedDelegations
     txt_records: TxtRecords
+    public_names: PublicNames
     certificates: SiteCertificates
     wordpress: WordPressSites
     php: PhpServing

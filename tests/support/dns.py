@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+
+import trio
 
 from svc_webhost.delegation import DelegationError
 from svc_webhost.knot import KnotError, ResourceRecord, ServedZone, Zone, ZoneOutcome
 from svc_webhost.knot.zone import SOA_TTL
+from svc_webhost.name_addresses import AddressesUnknown
 from svc_webhost.txt_records import TxtUnknown
 
 
@@ -91,6 +94,24 @@ class RecordedTexts:
         if name not in self.texts:
             raise TxtUnknown(f"the DNS says nothing about {name}")
         return self.texts[name]
+
+
+@dataclass
+class RecordedAddresses:
+    """Addresses of names in the world. Names that are not there do not exist; of a name that is None there is no
+    answer. `before` is awaited before each answer."""
+
+    addresses: dict[str, list[str] | None] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    before: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+
+    async def __call__(self, name: str) -> list[str]:
+        self.asked.append(name)
+        await self.before()
+        found = self.addresses.get(name, [])
+        if found is None:
+            raise AddressesUnknown(f"the DNS did not answer about {name}")
+        return found
 
 
 @dataclass

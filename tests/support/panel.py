@@ -33,7 +33,7 @@ from svc_http.app import create_app
 from svc_webhost.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_webhost.site_use import SiteUse
 from svc_webhost.vitals import FileSystemUse
-from tests.support.dns import RecordedDelegations, RecordedNameServer, RecordedTexts
+from tests.support.dns import RecordedAddresses, RecordedDelegations, RecordedNameServer, RecordedTexts
 from tests.support.harness import CheapPasswords, Client, Harness
 from tests.support.packages import RecordedPackages
 from tests.support.panel_php import RecordedExtensions, RecordedPhp
@@ -169,6 +169,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         listeners=lambda: {Listener(family, port): frozenset({0}) for family in families() for port in PORTS},
         packages=RecordedPackages(),
         txt_records=RecordedTexts(),
+        name_addresses=RecordedAddresses(),
     )
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field
 
+from svc.panel.dns.pointing import SitePointing
 from svc.panel.sites.access import SiteChange, SiteRequest
 from svc.registry.operation import Model
 from svc.registry.shapes import Shape
@@ -93,12 +94,14 @@ class Delegation(Model):
 
 
 class SiteDns(Model):
-    """`zones`: all zones that contain names of the site; `zone` is one of them."""
+    """`zones`: all zones that contain names of the site; `zone` is one of them. `pointing`: where the names of the site
+    in this zone lead today."""
 
     zone: DnsZone
     records: list[DnsRecord]
     delegation: Delegation
     zones: list[str]
+    pointing: SitePointing
 
 
 class DnsChange(Model):

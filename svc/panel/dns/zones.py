@@ -27,6 +27,7 @@ from svc.panel.dns.models import (
     record_model,
     zone_model,
 )
+from svc.panel.dns.pointing import site_pointing
 from svc.panel.services import Panel
 from svc.panel.sites.access import SiteChange, site_of
 from svc.registry.declare import Operations
@@ -75,6 +76,7 @@ async def show_dns(context: Context[Panel], request: DnsListRequest) -> SiteDns:
         records=[record_model(record) for record in await read_records(services.database, zone)] if own else [],
         delegation=await _delegation(zone, services.authority, services.delegations.nameservers),
         zones=sorted({name.zone for name in names}),
+        pointing=await site_pointing(services, site.id, site.owner_id, zone),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import Field
 
+from svc.panel.dns.pointing import NamePoints, names_point
 from svc.panel.services import Panel
 from svc.panel.sites.access import SiteChange, SiteRequest, site_of, visible_row
 from svc.panel.sites.fields import Domain
@@ -27,16 +29,19 @@ operations = Operations[Panel]()
 
 _SELECT = """
 SELECT named.id, named.site_id, named.name, named.name = sites.domain AS primary, named.redirect_to_primary,
-       named.created_at
+       named.created_at, sites.owner_id
 FROM site_domains AS named JOIN sites ON sites.id = named.site_id"""
 
 
 class SiteDomain(Model):
+    """`points`: where the name leads today."""
+
     id: UUID
     site_id: UUID
     name: str
     primary: bool
     redirect_to_primary: bool
+    points: NamePoints
     created_at: datetime
 
 
@@ -65,7 +70,7 @@ class DomainUpdateRequest(DomainRequest):
     Route.get("/sites/{id}/domains"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    columns=("name", "primary", "redirect=redirect_to_primary", "id"),
+    columns=("name", "primary", "redirect=redirect_to_primary", "leads=points.text", "id"),
 )
 async def list_domains(context: Context[Panel], request: SiteRequest) -> list[SiteDomain]:
     database = context.services.database
@@ -73,7 +78,7 @@ async def list_domains(context: Context[Panel], request: SiteRequest) -> list[Si
     rows = await database.fetch(
         f"{_SELECT} WHERE sites.id = $1 ORDER BY named.name <> sites.domain, named.name", site.id
     )
-    return [_model(row) for row in rows]
+    return await _models(context.services, rows)
 
 
 @operations.declare(
@@ -138,11 +143,28 @@ async def delete_domain(context: Context[Panel], request: DomainRequest) -> None
 
 async def _domain(queryable: Queryable, context: Context[Panel], domain_id: UUID) -> SiteDomain:
     where, absent = Condition("named.id = $1", (domain_id,)), not_found("There is no such domain.")
-    return _model(await visible_row(queryable, context.principal, _SELECT, where, absent))
+    row = await visible_row(queryable, context.principal, _SELECT, where, absent)
+    [domain] = await _models(context.services, [row])
+    return domain
 
 
-def _model(row: Record) -> SiteDomain:
-    return SiteDomain(**dict(row))
+async def _models(services: Panel, rows: Sequence[Record]) -> list[SiteDomain]:
+    """Names of one site."""
+    if not rows:
+        return []
+    points = await names_point(services, rows[0]["owner_id"], [row["name"] for row in rows])
+    return [
+        SiteDomain(
+            id=row["id"],
+            site_id=row["site_id"],
+            name=row["name"],
+            primary=row["primary"],
+            redirect_to_primary=row["redirect_to_primary"],
+            points=NamePoints(**each.model_dump(exclude={"name"})),
+            created_at=row["created_at"],
+        )
+        for row, each in zip(rows, points, strict=True)
+    ]
 
 
 def _target(domain_id: UUID, name: str, site: SiteRow) -> Target:

@@ -10,6 +10,7 @@ from pydantic import Field
 from svc.identity.fields import Email
 from svc.panel.accounts.member_roles import beyond_role
 from svc.panel.config import PanelConfig
+from svc.panel.dns.pointing import SitePointing, site_pointing
 from svc.panel.jobs import JobModel, job_answer
 from svc.panel.services import Panel
 from svc.panel.sites.access import (
@@ -123,6 +124,12 @@ class SiteDeleteRequest(SiteChange):
     final_backup: bool = True
 
 
+class SiteShown(Site):
+    """`pointing`: which records lead visitors to this server, and where the names of the site lead today."""
+
+    pointing: SitePointing
+
+
 class SiteHandover(Model):
     """What the change of owner revoked: access accounts that were deleted, and database users whose password was
     replaced by a random one (`database_user.reset_password` sets another). `job_id`: the job that applies it to the
@@ -169,9 +176,17 @@ async def list_sites(context: Context[Panel], request: SiteListRequest) -> Page[
     return Page[Site].of([site_model(row, previews) for row in rows], total, request)
 
 
-@operations.declare("site.get", "One site", Route.get("/sites/{id}"), access=Access.SIGNED_IN, scope=Scope.READ)
-async def get_site(context: Context[Panel], request: SiteRequest) -> Site:
-    return await shown_site(context.services, context.principal, request.id)
+@operations.declare(
+    "site.get",
+    "One site, and where its names lead",
+    Route.get("/sites/{id}"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def get_site(context: Context[Panel], request: SiteRequest) -> SiteShown:
+    site = await shown_site(context.services, context.principal, request.id)
+    pointing = await site_pointing(context.services, site.id, site.owner_id)
+    return SiteShown(**site.model_dump(), pointing=pointing)
 
 
 @operations.declare(

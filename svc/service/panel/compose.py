@@ -37,6 +37,7 @@ from svc_actors.panel.accounts.disk_use import DiskUse, Measure
 from svc_actors.panel.accounts.traffic import ROUND_SECONDS as TRAFFIC_SECONDS
 from svc_actors.panel.accounts.traffic import TrafficCount
 from svc_actors.panel.databases.sizes import bytes_of_databases
+from svc_actors.panel.dns.pointing import PublicNames
 from svc_actors.panel.dns.proving import Proving
 from svc_actors.panel.dns.watch import ROUND_SECONDS as ZONES_SECONDS
 from svc_actors.panel.dns.watch import ZoneWatch
@@ -245,6 +246,7 @@ async def open_services(
                 authority=authority,
                 delegations=delegations,
                 txt_records=RememberedTexts(host.txt_records),
+                public_names=PublicNames(host.name_addresses, host.clock, nursery),
                 php=host.php,
                 php_extensions=host.php_extensions,
                 certificates=served.certificates,

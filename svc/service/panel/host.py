@@ -25,6 +25,7 @@ from svc_webhost.launcher import SiteLauncher
 from svc_webhost.launchers import launcher_of
 from svc_webhost.mariadb import MariaDb
 from svc_webhost.mariadb.tables import MariaDbTables, StagedTables
+from svc_webhost.name_addresses import NameAddresses, name_addresses
 from svc_webhost.nginx import Generations, Ports, WebServing
 from svc_webhost.packages import DebianPackages, Packages
 from svc_webhost.php import PhpMasters, PhpServing
@@ -66,6 +67,7 @@ class Host:
     """The panel's own release, if its package installed it."""
     resolve: Resolve = resolve
     txt_records: TxtRecords = txt_records
+    name_addresses: NameAddresses = name_addresses
     clock: Clock = utc_now
     foreign_hosts: ForeignHosts = field(default_factory=SystemForeignHosts)
     open_acme: OpenHttp | None = None

@@ -77,7 +77,7 @@ async def serve_sites(
         CertificateFiles(folders.certificates),
         challenges,
         proving,
-        Reasons(host.resolve, proving.delegations, proving.authority, config.dns.site_addresses),
+        Reasons(host.name_addresses, proving.delegations, proving.authority, config.dns.site_addresses),
         serving,
         config.acme,
         telling(telling_owners(outbox)),

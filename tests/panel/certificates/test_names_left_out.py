@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from svc_actors.certificates import AcmeSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
 from tests.support.acme_authority import DIRECTORY, FakeAuthority, problem
-from tests.support.dns import RecordedDelegations
+from tests.support.dns import RecordedAddresses, RecordedDelegations
 from tests.support.harness import Client
 from tests.support.identity import MAIL
 from tests.support.panel import PanelHarness, open_panel, recorded_host
@@ -44,13 +43,8 @@ class World:
     ada: Client = field(init=False)
     site: str = field(init=False)
 
-    async def resolve(self, host: str, port: int) -> list[str]:
-        found = self.addresses.get(host.removesuffix("."), [])
-        if found is None:
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        if not found:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return found
+    async def look_up(self, name: str) -> list[str]:
+        return await RecordedAddresses(self.addresses)(name)
 
     def verdict(self, token: str, name: str) -> dict[str, Any] | None:
         found = self.addresses.get(name)
@@ -65,7 +59,9 @@ class World:
         """With the site part.example.com."""
         self.authority.verdict = self.verdict
         parents = RecordedDelegations({"example.com": frozenset({"ns.host.example", "ns2.host.example"})})
-        host = replace(recorded_host(), delegations=parents, open_acme=self.authority.client, resolve=self.resolve)
+        host = replace(
+            recorded_host(), delegations=parents, open_acme=self.authority.client, name_addresses=self.look_up
+        )
         async with open_panel(database, folder, host, acme=ACME, mail=MAIL, dns=DNS, loops=["web server"]) as panel:
             self.panel, self.ada = panel, await panel.customer("ada@example.com")
             body = {"domain": "part.example.com", "type": "static", "aliases": list(aliases)}

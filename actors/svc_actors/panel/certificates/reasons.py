@@ -6,28 +6,20 @@ the place to add it at. So the name is looked up here; the authority's own words
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
-
-import trio
 
 from svc_actors.acme import AcmeError, ChallengeType, Refused
 from svc_actors.certificates.left_out import Refusal, RefusedName
 from svc_actors.panel.certificates.proofs import NOT_SHOWN
+from svc_actors.panel.dns.pointing import Addresses, foreign, in_words, needed_records
 from svc_actors.panel.dns.proving import zone_of
 from svc_common.errors import ServiceError
-from svc_common.outbound import Resolve
 from svc_webhost.delegation import DelegationError, RememberedDelegations
 from svc_webhost.knot import Authority
+from svc_webhost.name_addresses import AddressesUnknown, NameAddresses
 
-Addresses = Sequence[IPv4Address | IPv6Address]
-
-LOOKUP_SECONDS: Final = 5.0
-_HTTP_PORT: Final = 80
-_NO_NAME: Final = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _OF_ADDRESSES: Final = ("dns", "connection", "unauthorized", "tls", "incorrectResponse", "")
 """Kinds of problems that a wrong address explains (RFC 8555, section 6.7)."""
 
@@ -36,7 +28,7 @@ _OF_ADDRESSES: Final = ("dns", "connection", "unauthorized", "tls", "incorrectRe
 class Reasons:
     """`addresses`: where sites are reached, as far as this server knows. `authority`: the name servers of its zones."""
 
-    resolve: Resolve
+    look_up: NameAddresses
     delegations: RememberedDelegations
     authority: Authority
     addresses: Callable[[], Addresses]
@@ -81,33 +73,27 @@ class Reasons:
 
     async def _found(self, name: str) -> tuple[str, ...] | None:
         """The addresses of a name, none if it has no record; None if its name servers do not answer."""
-        with trio.move_on_after(LOOKUP_SECONDS):
-            try:
-                # With the final dot the resolver appends no domain of its own.
-                return tuple(sorted(await self.resolve(f"{name}.", _HTTP_PORT)))
-            except socket.gaierror as error:
-                return () if error.errno in _NO_NAME else None
-            except (OSError, UnicodeError):
-                return None
-        return None
+        try:
+            return tuple(await self.look_up(name))
+        except AddressesUnknown:
+            return None
 
     def _foreign(self, found: Sequence[str]) -> list[str]:
-        """The addresses among these that are not this server's; none if this server's own addresses are not known."""
-        own = self.addresses()
-        return [each for each in found if own and ip_address(each.partition("%")[0]) not in own]
+        return foreign(found, self.addresses())
 
     def _resolved(self, name: str, found: tuple[str, ...] | None) -> str:
-        needed = _records(self.addresses())
+        needed = needed_records(self.addresses())
         if found is None:
             return f"The name servers of {name} do not answer."
         if not found:
             return f"{name} has no address: it needs {needed}."
-        foreign = self._foreign(found)
-        if not foreign:
-            return f"{name} resolves to this server ({', '.join(found)}), whose port 80 has to be open to the internet."
-        shown = f"{name} resolves to {', '.join(found)}"
-        if len(foreign) < len(found):
-            return f"{shown}, of which {', '.join(foreign)} is not this server: it needs {needed}, and no others."
+        own, others = self.addresses(), self._foreign(found)
+        seen = in_words(found, own)
+        if not others:
+            return f"{name} resolves to this server ({seen}), whose port 80 has to be open to the internet."
+        shown = f"{name} resolves to {seen}"
+        if len(others) < len(found):
+            return f"{shown}, of which {in_words(others, own)} is not this server: it needs {needed}, and no others."
         return f"{shown}, which is not this server: it needs {needed}."
 
     def _delegated(self, zone: str, nameservers: Sequence[str] | None) -> str:
@@ -148,9 +134,3 @@ def _zone(name: str, zones: Sequence[str]) -> str:
         return zone_of(bare, zones)
     except ServiceError:
         return bare  # The site has lost the name since the order.
-
-
-def _records(addresses: Addresses) -> str:
-    if not addresses:
-        return "an A or AAAA record with an address of this server"
-    return " and ".join(f"the {'A' if each.version == 4 else 'AAAA'} record {each}" for each in addresses)

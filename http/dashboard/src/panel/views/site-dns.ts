@@ -7,6 +7,7 @@ import { badge, facts, shown, table } from "../../shared/ui";
 import { order } from "../form";
 import type { DnsPoint, DnsRecord, Site, SiteDns } from "../model";
 import type { Viewer } from "../rights";
+import { pointingAdvice, pointingFacts } from "./pointing";
 import type { SitePart } from "./site";
 
 export function siteDns(site: Site, viewer: Viewer): SitePart {
@@ -32,6 +33,8 @@ export function siteDns(site: Site, viewer: Viewer): SitePart {
         <span class="gap"></span>
         ${viewer.may("dns.point") ? html`<button @click=${() => point(now)}>Point here</button>` : nothing}
         ${viewer.may("dns.create") ? html`<button class="primary" @click=${() => add(now, found)}>Create record</button>` : nothing}</div>
+      ${facts(pointingFacts(found.pointing))}
+      ${pointingAdvice(found.pointing)}
       ${delegation(found)}
       ${records(now, found, viewer)}`,
       )}`,

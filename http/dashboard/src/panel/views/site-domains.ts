@@ -3,6 +3,7 @@ import { html, nothing } from "lit-html";
 import { badge } from "../../shared/ui";
 import { order } from "../form";
 import type { Redirect, Site, SiteDomain } from "../model";
+import { leads } from "./pointing";
 import { rows, together } from "./rows";
 import type { Viewer } from "../rights";
 import type { SitePart } from "./site";
@@ -17,11 +18,11 @@ export function siteDomains(site: Site, viewer: Viewer): SitePart {
 function names(site: Site, { may }: Viewer): SitePart {
   return rows<SiteDomain>({
     title: "Domains",
-    text: "The site answers at each of them. The primary domain is its name here.",
+    text: "The site answers at each of them. The primary domain is its name here. Where to point them is on the overview.",
     path: `/sites/${site.id}/domains`,
-    heads: ["Name", "", ""],
+    heads: ["Name", "Leads", "", ""],
     buttons: (now) => (may("domain.add") ? html`<button class="primary" @click=${() => add(now)}>Add domain</button>` : nothing),
-    row: (domain, now) => html`<tr><td>${domain.name}</td>
+    row: (domain, now) => html`<tr><td>${domain.name}</td><td>${leads(domain.points)}</td>
       <td>${domain.primary ? badge("primary") : domain.redirect_to_primary ? html`<span class="quiet">sent to ${now.domain}</span>` : nothing}</td>
       <td class="act">${
         domain.primary

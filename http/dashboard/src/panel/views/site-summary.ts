@@ -9,6 +9,7 @@ import type { Certificate, Job, Me, Site, SiteUpdated } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
 import type { Viewer } from "../rights";
 import { openAlerts } from "./alerts";
+import { pointingAdvice, pointingFacts } from "./pointing";
 import type { SitePart } from "./site";
 
 const LIMITS = ["cpu_percent", "memory_mib", "processes", "disk_mib"] as const;
@@ -23,7 +24,7 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
       ${facts([
         ["Type", typeLabel(site.type)],
         ...(site.proxy_target ? [["Served from", html`<span class="mono">${site.proxy_target}</span>`] as [string, Fragment]] : []),
-        ["Names", html`${[site.domain, ...site.aliases].map((name) => html`<div>${name}</div>`)}`],
+        ...pointingFacts(site.pointing),
         ...(site.preview_url
           ? [["Preview", html`<a href=${site.preview_url} target="_blank" rel="noreferrer">${site.preview_url}</a>`] as [string, Fragment]]
           : []),
@@ -37,6 +38,7 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
         ["Account", html`<span class="mono">${site.account}</span>`],
         ["Made", when(site.created_at)],
       ])}
+      ${pointingAdvice(site.pointing)}
       <h2>Certificate</h2>
       ${shown(certificate, certificateFacts)}
       <div class="head"><h2>Limits</h2><span class="gap"></span>

@@ -4,7 +4,7 @@ import { api } from "../../shared/api";
 import { changed, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, failure } from "../../shared/ui";
-import type { Me, Site } from "../model";
+import type { Me, Site, SiteShown } from "../model";
 import { filesTab } from "../files/browser";
 import type { OperationName } from "../operations";
 import { siteRights, type Viewer } from "../rights";
@@ -34,7 +34,7 @@ import { siteWordPress } from "./site-wordpress";
 
 /** What a tab shows. It is given the site as it is now, each time. */
 export interface SitePart {
-  draw(site: Site): TemplateResult;
+  draw(site: SiteShown): TemplateResult;
   dispose?(): void;
 }
 
@@ -82,12 +82,12 @@ export const SITE_TABS: SiteTab[] = [
 const notHere = () => html`<p>This page does not exist, or your role does not allow it.</p>`;
 
 export function siteView(me: Me, id: string, rest: string[]): View {
-  const site = new Resource<Site>((signal) => api.get(`/sites/${id}`, {}, signal), ["site"]);
+  const site = new Resource<SiteShown>((signal) => api.get(`/sites/${id}`, {}, signal), ["site"]);
   const rights = siteRights(me, id);
   let place = rest;
   const tabs = (now: Site) => SITE_TABS.filter((tab) => (!tab.of || tab.of.includes(now.type)) && rights.may(...tab.for));
   let opened: { part: SitePart; name: string | null } | null = null;
-  const show = (now: Site): TemplateResult => {
+  const show = (now: SiteShown): TemplateResult => {
     const tab = tabs(now).find((each) => each.path === (place[0] ?? ""));
     const name = tab ? place.join("/") : null;
     if (opened?.name !== name) {
