@@ -34,7 +34,7 @@ PACKAGES = ("svc", "svc_actors", "svc_common", "svc_nodeagent", "svc_webhost")
 """The packages that the registries are loaded from. If any of their sources changes, the cached description is
 outdated.
 """
-_FORMAT = 9
+_FORMAT = 10
 _LISTED = {"scopes"}
 """Fields whose list is typed as one word separated by commas, as the panel's specification requires."""
 _SECRETS = {"password", "set_password", "token"}
@@ -59,7 +59,8 @@ class Kind(StrEnum):
 class Parameter:
     """`names` is the path of the list in which a name is looked up. A `secret` value is neither shown nor stored; a
     `document` is read from all of standard input rather than its next line. `listed`: one word may hold several values,
-    separated by commas. `emptiable`: an empty list or null removes the stored value."""
+    separated by commas. `emptiable`: an empty list or null removes the stored value. `preset`: sent if it is left out.
+    """
 
     name: str
     kind: Kind
@@ -72,6 +73,7 @@ class Parameter:
     emptiable: bool
     names: str | None
     default: str | None
+    preset: bool | None
     help: str | None
 
 
@@ -200,6 +202,9 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
     nullable = type(None) in typing.get_args(field.annotation) and (field.is_required() or _null_resets(field))
     fixed = not field.is_required() and field.default_factory is None and field.default is not None
     default = field.default if fixed and not many else None
+    preset = _preset(field)
+    if preset is not None:
+        default = preset
     return Parameter(
         name=name,
         kind=kind,
@@ -212,6 +217,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         emptiable=changes and (many or nullable),
         names=names if kind is Kind.ID else None,
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),
+        preset=preset,
         help=field.description or _description_of(field.annotation),
     )
 
@@ -220,6 +226,12 @@ def _null_resets(field: FieldInfo) -> bool:
     from svc.registry.shapes import NullResets
 
     return any(isinstance(each, NullResets) for each in field.metadata)
+
+
+def _preset(field: FieldInfo) -> bool | None:
+    from svc.registry.shapes import Preset
+
+    return next((each.value for each in field.metadata if isinstance(each, Preset)), None)
 
 
 def _description_of(annotation: Any) -> str | None:

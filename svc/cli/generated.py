@@ -76,6 +76,9 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
                 values[parameter.name] = [part for given in values[parameter.name] for part in given.split(",")]
         if needs_confirmation(operation):
             await _confirm(client, operation, values, yes)
+        for parameter in operation.parameters:
+            if parameter.preset is not None:
+                values.setdefault(parameter.name, parameter.preset)
         if operation.parameter("idempotency_key") is not None:
             values.setdefault("idempotency_key", f"svc-{uuid.uuid4()}")
         in_path = {name: values.pop(name) for name in list(values) if "{" + name + "}" in operation.path}

@@ -52,3 +52,11 @@ class NullResets:
 
 
 NULL_RESETS = NullResets()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An annotation of a field that people mostly want and programs do not expect: the command line sends `value` where
+    the user says nothing, an API client that leaves the field out gets its default."""
+
+    value: bool

@@ -86,6 +86,23 @@ async def test_a_site_is_deleted_once_its_domain_is_typed(panel_database: Databa
     assert "site.delete" in deleted.out
 
 
+async def test_the_command_asks_for_www_and_a_program_does_not(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        at = ("--socket", str(panel.services.config.socket), "site", "create")
+        await panel.person("ada@example.com")
+        owner = ("--type", "static", "--owner-email", "ada@example.com", "-o", "json")
+
+        plain = await terminal.ok(*at, "example.org", *owner)
+        without = await terminal.ok(*at, "example.net", *owner, "--no-www")
+        below = await terminal.ok(*at, "shop.example.org", *owner)
+        shown = await terminal.ok("--socket", str(panel.services.config.socket), "site", "get", "example.org")
+
+    assert plain.json["aliases"] == ["www.example.org"]
+    assert without.json["aliases"] == below.json["aliases"] == []
+    assert "www.example.org does not resolve" in shown.out
+    assert "A 203.0.113.80" in shown.out
+
+
 async def test_variables_of_an_application_are_read_from_standard_input(
     panel_database: Database, terminal: Terminal
 ) -> None:

@@ -30,7 +30,7 @@ from svc.panel.accounts.models import (
 from svc.panel.accounts.plans import PlanName
 from svc.panel.services import Panel
 from svc.panel.sites.creation import SiteFields, plan_site
-from svc.panel.sites.fields import Domain
+from svc.panel.sites.fields import Domain, WithWww
 from svc.panel.sites.models import Site, shown_site
 from svc.panel.sites.sites import usable_name
 from svc.registry.declare import Operations
@@ -95,6 +95,7 @@ class AccountCreateRequest(SiteFields):
     phone: Phone = ""
     company: Line = ""
     domain: Domain | None = None
+    www: WithWww = False
     type: SiteType = SiteType.STATIC
     idempotency_key: IdempotencyKey | None = None
 
@@ -185,7 +186,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     planned = None
     if request.domain is not None:
         domain = usable_name(context, request.domain)
-        planned = await plan_site(context, request.type, request, domain, (), request.email)
+        planned = await plan_site(context, request.type, request, domain, (), request.email, www=request.www)
     elif request.model_fields_set & {"type", *SiteFields.model_fields}:
         raise wrong_field("domain", "is required with other fields of a first site")
     ordered_by = None

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from svc.identity.fields import Email
 from svc.panel.apps.models import Entry, HealthPath, require_entry
+from svc.panel.config import PanelConfig
 from svc.panel.files.models import FolderPath
 from svc.panel.services import Panel
 from svc.panel.sites.fields import ProxyTarget, WordPressLanguage, WordPressTitle
@@ -17,7 +19,7 @@ from svc.panel.wordpress import wordpress_order
 from svc.registry.operation import Context, Request
 from svc_actors.panel.apps.records import insert_app
 from svc_actors.panel.sites.creation import NewSite, create_site
-from svc_actors.panel.sites.names import SiteName
+from svc_actors.panel.sites.names import SiteName, is_below
 from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, newest_version, require_version
 from svc_actors.panel.sites.proxying import proxy_addresses
 from svc_actors.panel.sites.records import SiteRow
@@ -52,6 +54,7 @@ class PlannedSite:
     type: SiteType
     domain: SiteName
     aliases: Sequence[SiteName]
+    www: SiteName | None
     proxy_target: str | None
     proxy_addresses: Sequence[IPv4Address | IPv6Address]
     php: SitePhp | None
@@ -66,7 +69,9 @@ class PlannedSite:
     async def record(self, tx: Transaction, caller: Caller, owner_id: UUID, limits: Limits) -> SiteRow:
         """Write the site's record. Raises what `create_site` raises."""
         addresses = self.proxy_addresses
-        new = NewSite(owner_id, self.domain, self.aliases, self.type, self.proxy_target, addresses, self.php, limits)
+        new = NewSite(
+            owner_id, self.domain, self.aliases, self.type, self.proxy_target, addresses, self.php, limits, www=self.www
+        )
         site = await create_site(tx, caller, new)
         if self.app is not None:
             await insert_app(tx, site, self.app)
@@ -82,16 +87,33 @@ async def plan_site(
     domain: SiteName,
     aliases: Sequence[SiteName],
     admin_email: Email | None,
+    *,
+    www: bool,
 ) -> PlannedSite:
-    """Check the order of a site. Raises `invalid` for options that the type does not have, and for missing ones."""
+    """Check the order of a site. `www`: it also gets the name `www.` of its domain, if that is one that a site can have
+    in addition (`_www_of`). Raises `invalid` for options that the type does not have, and for missing ones."""
     ordered = await wordpress_order(
         context.services.wordpress, type_, domain.name, admin_email, request.title, request.language
     )
     names = {domain.name, *(alias.name for alias in aliases)}
+    further = _www_of(context.services.config, domain, request.proxy_target) if www else None
+    if further is not None and further.name in names:
+        further = None
     addresses = await _proxied(context, type_, request, names)
     app = _application(type_, request)
     php = await _php(context, type_, request)
-    return PlannedSite(type_, domain, aliases, request.proxy_target, addresses, php, app, ordered)
+    return PlannedSite(type_, domain, aliases, further, request.proxy_target, addresses, php, app, ordered)
+
+
+def _www_of(config: PanelConfig, domain: SiteName, proxy_target: str | None) -> SiteName | None:
+    """`www.` of a domain that was registered as such; people expect none of shop.example.org. None for names of the
+    panel, and for the name that the site is a proxy of: visitors would be sent in a circle."""
+    www = domain.with_www
+    if www is None or any(is_below(www.name, reserved) for reserved in config.reserved_names):
+        return None
+    if proxy_target is not None and urlsplit(proxy_target).hostname == www.name:
+        return None
+    return www
 
 
 async def _php(context: Context[Panel], type_: SiteType, request: SiteFields) -> SitePhp | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from svc.registry.shapes import NAME, Shape
+from svc.registry.shapes import NAME, Preset, Shape
 from svc_webhost.accepted import FALLBACK_PAGE, LONGEST_PAGE
 
 Domain = Annotated[
@@ -17,6 +17,12 @@ Domain = Annotated[
         r"[^\u0000-,/:-@\[-`{-\u00a0\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+",
         "a domain name such as shop.example.org",
     ),
+]
+
+WithWww = Annotated[
+    bool,
+    Field(description="Also at www. of the domain, if it is registered as such: of example.org, not shop.example.org."),
+    Preset(True),
 ]
 
 ProxyTarget = Annotated[

@@ -22,7 +22,7 @@ from svc.panel.sites.access import (
     visible_sites,
 )
 from svc.panel.sites.creation import SiteFields, plan_site
-from svc.panel.sites.fields import Domain, FallbackPage, ProxyTarget, SuspensionReason
+from svc.panel.sites.fields import Domain, FallbackPage, ProxyTarget, SuspensionReason, WithWww
 from svc.panel.sites.models import (
     SELECT_SITES,
     CpuPercent,
@@ -70,7 +70,8 @@ class SiteCreateRequest(SiteFields):
     administrator of the software that is installed in the site; if an administrator of the panel names no owner, this
     person owns the site. `php_version`: for a site with PHP, by default the newest on the server. Only administrators
     set limits; a limit that is left out is that of the owner's plan. For the type app, `runtime` and `entry` say what
-    `app.start` will start.
+    `app.start` will start. `www` adds www.example.org to example.org, unless another site has that name; the pages and
+    the command line ask for it by default.
 
     `title` and `language` are for the type wordpress. Such a site is created by a job; its status is `creating` in the
     answer."""
@@ -80,6 +81,7 @@ class SiteCreateRequest(SiteFields):
     owner_email: Email | None = None
     admin_email: Email | None = None
     aliases: Annotated[list[Domain], Field(default_factory=list, max_length=MOST_NAMES - 1)]
+    www: WithWww = False
     cpu_percent: CpuPercent | None = None
     memory_mib: MemoryMib | None = None
     processes: Processes | None = None
@@ -201,7 +203,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     services, principal = context.services, context.principal
     domain, *aliases = [usable_name(context, text) for text in (request.domain, *request.aliases)]
     admin_email = request.admin_email or request.owner_email or (None if principal.local else principal.email)
-    planned = await plan_site(context, request.type, request, domain, aliases, admin_email)
+    planned = await plan_site(context, request.type, request, domain, aliases, admin_email, www=request.www)
     limits = Limits(request.cpu_percent, request.memory_mib, request.processes)
     if limits != Limits() and not principal.is_operator:
         raise forbidden("Limits of a site are set by administrators.")

@@ -66,7 +66,9 @@ async def test_a_site_says_which_records_it_needs_and_where_each_of_its_names_le
     assert {each["name"]: (each["state"], each["text"]) for each in pointing["names"]} == {
         name: (state, text) for name, (_, state, text) in says.items()
     }
-    assert {each["name"]: each["points"]["text"] for each in domains} == {name: text for name, (*_, text) in says.items()}
+    assert {each["name"]: each["points"]["text"] for each in domains} == {
+        name: text for name, (*_, text) in says.items()
+    }
     assert all(each["checked_at"] for each in pointing["names"])
     assert "10.0.0.7" not in str(pointing)
     assert pointing["advice"] == (

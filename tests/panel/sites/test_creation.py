@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import trio
 
+from svc.panel.sites.creation import _www_of
+from svc_actors.panel.sites.names import site_name
 from svc_actors.panel.sites.resuming import resume_sites
+from svc_actors.store import Database
 from svc_webhost.accounts import AccountError
 from svc_webhost.nginx import StaticRoot
-from tests.panel.sites.world import World
+from tests.panel.sites.world import World, world_of
 from tests.support.harness import Client
 
 
@@ -27,6 +32,51 @@ async def test_a_site_is_served_when_the_answer_comes(world: World) -> None:
     [row] = await world.panel.audit()
     assert (row["operation"], row["outcome"], row["target_name"]) == ("site.create", "ok", "xn--bcher-kva.example")
     assert [event for event, _ in await world.told()] == ["site.created"]
+
+
+async def test_a_site_gets_www_of_its_domain_if_that_is_asked_for(world: World) -> None:
+    plain = await world.create("plain.example")
+    with_www = await world.create("a.example", www=True, aliases=["other.example"])
+    named = await world.create("named.example", www=True, aliases=["www.named.example"])
+    below = await world.create("shop.plain.example", www=True)
+    await world.create("www.taken.example")
+    taken = await world.create("taken.example", www=True)
+
+    assert plain["aliases"] == []
+    assert with_www["aliases"] == ["other.example", "www.a.example"]
+    assert named["aliases"] == ["www.named.example"]
+    assert below["aliases"] == taken["aliases"] == []
+    served = world.served("a.example")
+    assert served is not None
+    assert served.aliases == ("other.example", "www.a.example")
+
+
+async def test_www_is_neither_the_panels_own_name_nor_what_the_site_is_a_proxy_of(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    async with world_of(panel_database, tmp_path, origins=("https://www.hosting.example",)) as world:
+        own = await world.create("hosting.example", world.root, www=True)
+        circle = _www_of(world.panel.services.config, site_name("a.example"), "https://www.a.example:8443")
+
+    assert own["aliases"] == []
+    assert circle is None
+
+
+async def test_a_creation_with_www_that_fails_goes_on_by_the_same_call(world: World) -> None:
+    failing = True
+
+    async def fail(step: str) -> None:
+        if failing:
+            raise AccountError("useradd: no space left")
+
+    world.accounts.before = fail
+    order = {"domain": "a.example", "type": "static", "www": True}
+    refused = await world.ada.post("/sites", order)
+    failing = False
+    again = await world.ada.post("/sites", order)
+
+    assert refused.status_code == 503
+    assert (again.status_code, again.json()["aliases"]) == (201, ["www.a.example"])
 
 
 async def test_an_administrator_creates_for_a_customer(world: World) -> None:

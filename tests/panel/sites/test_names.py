@@ -92,6 +92,24 @@ def test_a_letter_that_looks_like_another_makes_a_name_that_shows_it() -> None:
     assert site_name("pаypal.example").name == "xn--pypal-4ve.example"
 
 
+@pytest.mark.parametrize(
+    ("text", "www"),
+    [
+        ("example.org", "www.example.org"),
+        ("example.co.uk", "www.example.co.uk"),
+        ("bücher.example", "www.xn--bcher-kva.example"),
+        ("shop.example.org", None),
+        ("www.example.org", None),
+        ("www.com", None),
+        (f"{'a' * 63}.{'b' * 63}.{'c' * 63}.{'d' * 55}.uk", None),
+    ],
+)
+def test_www_is_of_a_registered_domain(text: str, www: str | None) -> None:
+    found = site_name(text).with_www
+
+    assert (found.name if found else None) == www
+
+
 def test_below_is_by_labels() -> None:
     assert is_below("a.example.org", "example.org")
     assert is_below("example.org", "example.org")

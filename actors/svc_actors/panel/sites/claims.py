@@ -20,7 +20,7 @@ from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.previews import require_no_preview
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction
-from svc_common.errors import conflict, not_found
+from svc_common.errors import ErrorCode, ServiceError, conflict, not_found
 
 MOST_NAMES: Final = 100
 """The most names of a site."""
@@ -49,6 +49,15 @@ async def claim(
         for name in names
     ]
     return ids
+
+
+async def claim_if_free(tx: Transaction, site_id: UUID, owner_id: UUID, name: SiteName) -> None:
+    """Add a name to a site, unless `claim` refuses it."""
+    try:
+        await claim(tx, site_id, owner_id, [name])
+    except ServiceError as error:
+        if error.code is not ErrorCode.CONFLICT:
+            raise
 
 
 async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:

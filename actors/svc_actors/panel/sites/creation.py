@@ -9,7 +9,7 @@ from uuid import UUID
 
 from svc_actors.panel.accounts.allowances import lock_owner, require_site_room
 from svc_actors.panel.backups.schedules import write_default_schedule
-from svc_actors.panel.sites.claims import claim
+from svc_actors.panel.sites.claims import claim, claim_if_free
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.php import SitePhp
 from svc_actors.panel.sites.records import (
@@ -37,6 +37,8 @@ class NewSite:
     php: SitePhp | None = None
     limits: Limits = field(default_factory=Limits)
     staging_of: UUID | None = None
+    www: SiteName | None = None
+    """Another alias, unless a site has this name already."""
 
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
@@ -68,6 +70,8 @@ async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
     )
     site = as_site(row)
     await claim(tx, site.id, new.owner_id, [new.domain, *new.aliases])
+    if new.www is not None:
+        await claim_if_free(tx, site.id, new.owner_id, new.www)
     if new.staging_of is None:
         await write_default_schedule(tx, site.id, new.owner_id)
     await audit.record(tx, caller, site.target, {"type": new.type.value})
@@ -93,7 +97,8 @@ async def _failed(tx: Transaction, new: NewSite) -> SiteRow | None:
             f"{site.domain} was a staging copy that has failed; nothing was changed.", hint="Delete it first."
         )
     wanted = {new.domain.name, *(alias.name for alias in new.aliases)}
-    if (site.type, site.proxy_target, set(row["names"])) != (new.type, new.proxy_target, wanted):
+    unless_taken = set() if new.www is None else {new.www.name}
+    if (site.type, site.proxy_target, set(row["names"]) - unless_taken) != (new.type, new.proxy_target, wanted):
         raise conflict(
             f"The site {site.domain} has failed and was ordered with other values; nothing was changed.",
             hint="Repeat the original order, or delete the site first.",

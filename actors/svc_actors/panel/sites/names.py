@@ -34,6 +34,14 @@ class SiteName:
     registrable: str
     """The part of the name that was registered: one label below a public suffix."""
 
+    @property
+    def with_www(self) -> SiteName | None:
+        """`www.` of a registered name that is none itself; people expect no www.shop.example.org."""
+        www = f"www.{self.name}"
+        if self.name != self.registrable or self.name.startswith("www.") or len(www) > LONGEST_NAME:
+            return None
+        return SiteName(www, self.registrable)
+
 
 def site_name(text: str) -> SiteName:
     """The canonical form of what a caller wrote. Raises `invalid`."""

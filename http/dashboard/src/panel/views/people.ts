@@ -43,10 +43,11 @@ async function addCustomer(): Promise<void> {
     title: "Create account",
     action: "Create",
     wide: true,
-    fields: ({ invite }) => ["email", "name", "plan", "company", "domain", "invite", ...(invite === "on" ? [] : ["password"])],
+    fields: ({ invite }) => ["email", "name", "plan", "company", "domain", "www", "invite", ...(invite === "on" ? [] : ["password"])],
     wishes: {
       plan,
       domain: { label: "First site", hint: "Its domain, to create one now" },
+      www: { label: "Also at www. of the domain", value: "on" },
       invite: { label: "Invite them by mail instead" },
       password: { hint: PASSWORD_HINT },
     },

@@ -71,6 +71,7 @@ function createSite(me: Me): void {
       "domain",
       "type",
       ...(chosen(values["type"])?.fields ?? []),
+      "www",
       "aliases",
       ...(me.role === "customer" ? [] : ["owner_email"]),
     ],
@@ -88,7 +89,8 @@ function createSite(me: Me): void {
       interface: { hint: "Of a Python application" },
       folder: { label: "Folder", hint: "Below the site's home" },
       health_path: { label: "Health check path" },
-      aliases: { label: "Other domains", hint: "www.shop.example.org, for instance; one a line" },
+      www: { label: "Also at www. of the domain", value: "on", hint: "Of example.org, for instance, not of shop.example.org" },
+      aliases: { label: "Other domains", hint: "example.net, for instance; one a line" },
       owner_email: {
         label: "Owner",
         hint: me.role === "member" ? "In whose account, if you are a member of several" : "Its owner; you, if left empty",
