@@ -11,6 +11,7 @@ from uuid import UUID
 
 from svc.cli.description import OperationDescription
 from svc.cli.failures import Exit, Failure
+from svc.cli.idn import in_ascii
 
 if TYPE_CHECKING:
     from svc.cli.client import Client
@@ -27,6 +28,9 @@ async def resolve(
     if is_id(given):
         return given
     found = [row async for row in rows(client, listing, given) if any(row.get(name) == given for name in names)]
+    if not found and not given.isascii() and (name_of_dns := in_ascii(given)) is not None:
+        # A domain name: lists have it in the form of the DNS.
+        return await resolve(client, listing, name_of_dns, names)
     if len(found) == 1:
         return str(found[0]["id"])
     where = listing.path.rpartition("/")[2]

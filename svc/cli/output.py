@@ -1,11 +1,13 @@
 """Results to stdout as a table, JSON or YAML; messages to stderr. NO_COLOR is honoured.
 
-JSON and YAML hold the API's answer, unchanged. A table is for reading: sizes with units, times as ages, and the columns
-that people look at; `--columns` chooses others, with dots to reach inside.
+JSON and YAML hold the API's answer, unchanged. A table is for reading: sizes with units, times as ages, domain names in
+their own letters, and the columns that people look at; `--columns` chooses others, with dots to reach inside, and
+leaves names as the API has them.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncclick as click
 
+from svc.cli.idn import in_letters
 from svc.cli.terminal import say, visible, write, write_json, write_yaml
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ class Style:
         return self.format is Format.TABLE and not self.columns
 
 
+_HOST = re.compile(r"(?:\*\.)?(?:[a-z0-9-]+\.)+[a-z0-9-]+")
 _GAP = 2
 """Spaces between two columns."""
 _FOLDED = 16
@@ -93,6 +97,8 @@ def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
     if style.columns and rows:
         _refuse_unknown(style.columns, rows[0])
     cells = [[_cell(column.path, _pick(row, column.path)) for column in chosen] for row in rows]
+    if not style.columns:
+        cells = [[_with_letters(cell, "{letters}") for cell in line] for line in cells]
     fitting = len(chosen) if style.columns else _fitting(chosen, cells)
     table = _table(header=style.header)
     for column in chosen[:fitting]:
@@ -137,6 +143,8 @@ def _show_fields(row: Mapping[str, Any], style: Style) -> None:
     table.add_column(overflow="fold")
     for name, value in named:
         text = _cell(name, value)
+        if not style.columns:
+            text = _with_letters(text, "{letters} ({name})")
         if _is_time(name, value):
             text = f"{str(value)[:19].replace('T', ' ')} UTC ({text})"
         if style.header or style.columns:
@@ -208,6 +216,26 @@ def _pick(row: Mapping[str, Any], dotted: str) -> Any:
             return _ABSENT
         value = value[part]
     return value
+
+
+def _with_letters(cell: str, form: str) -> str:
+    """The cell with domain names in their own letters, if it holds names and nothing else."""
+    if "xn--" not in cell:
+        return cell
+    names = cell.split(", ")
+    return ", ".join(spelled(name, form) for name in names) if all(map(_HOST.fullmatch, names)) else cell
+
+
+def spelled(name: str, form: str = "{letters} ({name})") -> str:
+    """A domain name by `form`, if it has letters of its own that the terminal can show; else the name."""
+    letters = in_letters(name)
+    if letters == name:
+        return name
+    try:
+        letters.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeError, LookupError):
+        return name
+    return form.format(letters=letters, name=name)
 
 
 def _is_time(name: str, value: Any) -> bool:

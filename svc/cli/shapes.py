@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from svc.cli.naming import is_id
-from svc.cli.output import ago, size
+from svc.cli.output import ago, size, spelled
 
 _TASK_FIELDS = ("id", "op", "status", "resource_name", "progress", "message", "error_code", "error_message")
 _VM_FIELDS = (
@@ -27,6 +27,7 @@ _VM_FIELDS = (
 )
 _GROUP_FIELDS = ("name", "description", "project_name", "default_ingress", "default_egress", "machine_count")
 _FILE_FIELDS = ("name", "kind", "size", "mode", "modified_at", "target")
+_BESIDE = "{name} ({letters})"
 _ANYBODY = {"ingress": "from anybody", "egress": "to anybody"}
 
 Fields = dict[str, Any]
@@ -118,7 +119,7 @@ def _pointed_site(site: Mapping[str, Any]) -> Fields:
     records = [f"{'AAAA' if ':' in address else 'A'} {address}" for address in pointing["addresses"]]
     return {
         "domain": site["domain"],
-        "names": _lines(f"{name['name']} {name['text']}" for name in pointing["names"]),
+        "names": _lines(f"{spelled(name['name'])} {name['text']}" for name in pointing["names"]),
         "records to set": ", ".join(records) or "not known",
         "advice": pointing["advice"],
         **fields,
@@ -126,10 +127,11 @@ def _pointed_site(site: Mapping[str, Any]) -> Fields:
 
 
 def _record(row: Mapping[str, Any]) -> Fields:
-    """A record of a zone, its data in words: `10 mail.example.org`."""
+    """A record of a zone, its data in words: `10 mail.example.org`. The form that the DNS has of a name comes first."""
     data = {name: value for name, value in row["data"].items() if name != "type"}
     words = " ".join(str(value) for value in data.values())
-    return {"name": row["name"], "type": row["type"], "ttl": row["ttl"], "data": words, "id": row["id"]}
+    name, words = spelled(row["name"], _BESIDE), spelled(words, _BESIDE)
+    return {"name": name, "type": row["type"], "ttl": row["ttl"], "data": words, "id": row["id"]}
 
 
 def _row(row: Any) -> Any:

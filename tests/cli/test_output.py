@@ -49,6 +49,24 @@ def test_a_long_value_stays_on_its_line_in_a_pipe(capsys: pytest.CaptureFixture[
     assert len(table.splitlines()) == 1
 
 
+def test_domain_names_are_in_their_letters_for_reading_and_as_they_are_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sites = [
+        {"domain": "xn--mller-shop-9db.example.net", "aliases": ["xn--bcher-kva.example", "xn--pypal-4ve.example"]}
+    ]
+
+    listed = printed(capsys, sites, header=False)
+    one = printed(capsys, sites[0])
+    chosen = printed(capsys, sites, columns=("domain",), header=False)
+
+    assert listed.split("\n")[0] == "müller-shop.example.net"
+    assert "müller-shop.example.net (xn--mller-shop-9db.example.net)" in one
+    assert "bücher.example (xn--bcher-kva.example), xn--pypal-4ve.example" in one
+    assert chosen.strip() == "xn--mller-shop-9db.example.net"
+    assert "ü" not in printed(capsys, sites, format=Format.JSON)
+
+
 def test_an_empty_list_prints_nothing_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, []) == ""
     assert printed(capsys, [], format=Format.JSON) == "[]\n"

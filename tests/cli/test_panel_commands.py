@@ -103,6 +103,24 @@ async def test_the_command_asks_for_www_and_a_program_does_not(panel_database: D
     assert "A 203.0.113.80" in shown.out
 
 
+async def test_a_site_is_named_in_its_own_letters_or_in_those_of_the_dns(
+    panel_database: Database, terminal: Terminal
+) -> None:
+    async with listening_core(panel_database) as panel:
+        at = ("--socket", str(panel.services.config.socket), "site")
+        ada = await panel.person("ada@example.com")
+        await site_row(panel.database, ada, "xn--mller-shop-9db.example")
+
+        listed = await terminal.ok(*at, "list")
+        own = await terminal.ok(*at, "get", "müller-shop.example")
+        by_dns = await terminal.ok(*at, "get", "xn--mller-shop-9db.example", "-o", "json")
+
+    assert "müller-shop.example" in listed.out
+    assert "xn--" not in listed.out
+    assert "müller-shop.example (xn--mller-shop-9db.example) does not resolve" in own.out
+    assert by_dns.json["domain"] == "xn--mller-shop-9db.example"
+
+
 async def test_variables_of_an_application_are_read_from_standard_input(
     panel_database: Database, terminal: Terminal
 ) -> None:

@@ -56,6 +56,7 @@ from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.panel.staging.records import read_staging
 from svc_actors.store import Transaction
 from svc_common.errors import conflict, forbidden, invalid, not_found, wrong_field
+from svc_webhost.knot.names import to_ascii
 from svc_webhost.launcher import Limits
 
 operations = Operations[Panel]()
@@ -167,7 +168,7 @@ async def list_sites(context: Context[Panel], request: SiteListRequest) -> Page[
         where=[
             visible_sites(context.principal),
             equals("sites.status", request.status),
-            contains(request.q, "sites.domain", "users.email"),
+            contains(_in_ascii(request.q), "sites.domain", "users.email"),
         ],
         sortable={"domain": "sites.domain", "created_at": "sites.created_at", "status": "sites.status"},
         default_sort="domain",
@@ -313,6 +314,16 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
         return await job_answer(tx, job)
 
     return await context.services.database.transact(work)
+
+
+def _in_ascii(q: str | None) -> str | None:
+    """What is searched for as names are stored: a part of a label in other letters finds nothing, a whole one does."""
+    if q is None or q.isascii():
+        return q
+    try:
+        return ".".join(label if label.isascii() else to_ascii(label) for label in q.split("."))
+    except ValueError:
+        return q
 
 
 def usable_name(context: Context[Panel], text: str) -> SiteName:

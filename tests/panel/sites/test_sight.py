@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlencode
 from uuid import uuid4
 
 from svc_actors.store import Database
@@ -39,3 +40,20 @@ async def test_a_customer_sees_their_own_sites_and_an_administrator_all(
     assert foreign.status_code == absent.status_code == 404
     assert foreign.json() == absent.json()
     assert shown.status_code == 200
+
+
+async def test_a_site_is_searched_for_in_its_own_letters_and_in_those_of_the_dns(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    async with open_panel(panel_database, tmp_path) as panel:
+        ada = await panel.person("ada@example.com")
+        await site_row(panel.database, ada, "www.xn--mller-shop-9db.example", registrable="xn--mller-shop-9db.example")
+        await site_row(panel.database, ada, "other.example")
+        customer = panel.program(await panel.token(ada))
+
+        for text in ("müller-shop", "Müller-Shop.example", "www.müller-shop", "xn--mller", "shop"):
+            found = (await customer.get(f"/sites?{urlencode({'q': text})}")).json()["items"]
+            assert [site["domain"] for site in found] == ["www.xn--mller-shop-9db.example"], text
+        none = (await customer.get(f"/sites?{urlencode({'q': '☃ ☃'})}")).json()["items"]
+
+    assert none == []

@@ -3,6 +3,7 @@
  * operation, what is known already and which fields it asks for; the rest follows from the registry.
  */
 import { ApiError, type Page } from "../shared/api";
+import { inLetters } from "../shared/idn";
 import type { Field, Fragment, Values } from "../shared/ui";
 import { ask } from "../shared/ui";
 import type { Site } from "./model";
@@ -14,7 +15,7 @@ export type Wish = Partial<Omit<Field, "name">>;
 /** A site's id as the choice of one; typed, where these are not all of them. */
 export function siteChoice(sites: Page<Site> | null): Wish {
   if (!sites || sites.total > sites.items.length) return {};
-  return { label: "Site", kind: "select", options: sites.items.map(({ id, domain }) => ({ value: id, label: domain })) };
+  return { label: "Site", kind: "select", options: sites.items.map(({ id, domain }) => ({ value: id, label: inLetters(domain) })) };
 }
 
 export interface Order<T> {
@@ -48,12 +49,12 @@ export function order<T = unknown>(name: OperationName, wanted: Order<T>): void 
     return names.flatMap((each) => open.filter((field) => field.name === each)).flatMap((field) => opened(field, values, initial));
   };
   ask({
-    title: wanted.title,
-    ...(wanted.text === undefined ? {} : { text: wanted.text }),
+    title: inLetters(wanted.title),
+    ...(wanted.text === undefined ? {} : { text: typeof wanted.text === "string" ? inLetters(wanted.text) : wanted.text }),
     action: wanted.action,
     dangerous: wanted.dangerous ?? false,
     wide: wanted.wide ?? false,
-    ...(wanted.typed === undefined ? {} : { typed: wanted.typed }),
+    ...(wanted.typed === undefined ? {} : { typed: inLetters(wanted.typed) }),
     fields: (values) => asked(values).map((field) => fieldOf(field, initial[field.name], wishes[field.name])),
     submit: async (values) => {
       const given = { ...known, ...nested(valuesOf(asked(values), values, initial)) };

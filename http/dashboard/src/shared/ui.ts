@@ -2,6 +2,7 @@
 import { html, nothing, render, type TemplateResult } from "lit-html";
 import { repeat } from "lit-html/directives/repeat.js";
 import { type ApiError, failureOf } from "./api";
+import { inLetters } from "./idn";
 import { changed } from "./page";
 import type { Resource } from "./resource";
 
@@ -130,6 +131,12 @@ export function facts(pairs: [string, Fragment][]): TemplateResult {
   return html`<dl class="facts">${pairs.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
+/** A domain name in its own letters; `both`: with the form that the DNS has of it. */
+export function named(name: string, forms?: "both"): Fragment {
+  const letters = inLetters(name);
+  return letters === name || !forms ? letters : html`${letters} <span class="quiet mono">${name}</span>`;
+}
+
 // Notes at the edge of the page, for what happened elsewhere than where one looks.
 
 interface Note {
@@ -141,7 +148,7 @@ const notes = new Set<Note>();
 const NOTE_MILLISECONDS = 6000;
 
 export function note(text: string, bad = false): void {
-  const added = { text, bad };
+  const added = { text: inLetters(text), bad };
   notes.add(added);
   setTimeout(() => {
     notes.delete(added);

@@ -1,6 +1,7 @@
 /** Where the names of a site lead, and which records lead them to this server. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { badge, type Fragment } from "../../shared/ui";
+import { inLetters } from "../../shared/idn";
+import { badge, named, type Fragment } from "../../shared/ui";
 import type { NamePoints, SitePointing } from "../model";
 
 const TONES: Record<NamePoints["state"], string> = {
@@ -18,7 +19,7 @@ export function leads({ state, text }: NamePoints): TemplateResult {
 /** The facts of a site, or of a zone, about where to point its names. */
 export function pointingFacts({ addresses, names }: SitePointing): [string, Fragment][] {
   return [
-    ["Names", html`${names.map((each) => html`<div>${each.name} ${leads(each)}</div>`)}`],
+    ["Names", html`${names.map((each) => html`<div>${named(each.name, "both")} ${leads(each)}</div>`)}`],
     [
       "Point them to",
       addresses.length
@@ -29,5 +30,5 @@ export function pointingFacts({ addresses, names }: SitePointing): [string, Frag
 }
 
 export function pointingAdvice({ advice }: SitePointing): Fragment {
-  return advice ? html`<p class="advice">${advice}</p>` : nothing;
+  return advice ? html`<p class="advice">${inLetters(advice)}</p>` : nothing;
 }

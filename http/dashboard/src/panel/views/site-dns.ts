@@ -1,9 +1,10 @@
 /** The zone of a site: its records, and whether it is delegated to this server. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
+import { inLetters } from "../../shared/idn";
 import { changed } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { badge, facts, shown, table } from "../../shared/ui";
+import { badge, facts, named, shown, table } from "../../shared/ui";
 import { order } from "../form";
 import type { DnsPoint, DnsRecord, Site, SiteDns } from "../model";
 import type { Viewer } from "../rights";
@@ -24,10 +25,10 @@ export function siteDns(site: Site, viewer: Viewer): SitePart {
       html`${shown(
         dns,
         (found) => html`
-      <div class="head"><h2>Zone ${found.zone.name}</h2>
+      <div class="head"><h2>Zone ${named(found.zone.name, "beside")}</h2>
         ${
           found.zones.length > 1
-            ? html`<select aria-label="Zone" @change=${choose}>${found.zones.map((each) => html`<option ?selected=${each === found.zone.name}>${each}</option>`)}</select>`
+            ? html`<select aria-label="Zone" @change=${choose}>${found.zones.map((each) => html`<option value=${each} ?selected=${each === found.zone.name}>${inLetters(each)}</option>`)}</select>`
             : nothing
         }
         <span class="gap"></span>
@@ -142,7 +143,7 @@ function point(site: Site): void {
 }
 
 function pointed({ addresses, names, zones, effective }: DnsPoint): TemplateResult {
-  return html`<p>${effective ? badge("ok", "Publicly visible") : badge("waiting")} ${names.map(({ name }) => name).join(", ")} → ${addresses.join(", ")}</p>
+  return html`<p>${effective ? badge("ok", "Publicly visible") : badge("waiting")} ${inLetters(names.map(({ name }) => name).join(", "))} → ${addresses.join(", ")}</p>
     ${names.flatMap(({ replaced }) => replaced).map((each) => html`<p class="quiet">Replaced: <span class="mono">${each}</span></p>`)}
     ${zones.map(({ delegation }) => (delegation.advice ? html`<p class="advice">${delegation.advice}</p>` : nothing))}`;
 }

@@ -1,6 +1,7 @@
 /** The names that a site answers for, and where its paths are sent. */
 import { html, nothing } from "lit-html";
-import { badge } from "../../shared/ui";
+import { inLetters } from "../../shared/idn";
+import { badge, named } from "../../shared/ui";
 import { order } from "../form";
 import type { Redirect, Site, SiteDomain } from "../model";
 import { leads } from "./pointing";
@@ -22,8 +23,8 @@ function names(site: Site, { may }: Viewer): SitePart {
     path: `/sites/${site.id}/domains`,
     heads: ["Name", "Leads", "", ""],
     buttons: (now) => (may("domain.add") ? html`<button class="primary" @click=${() => add(now)}>Add domain</button>` : nothing),
-    row: (domain, now) => html`<tr><td>${domain.name}</td><td>${leads(domain.points)}</td>
-      <td>${domain.primary ? badge("primary") : domain.redirect_to_primary ? html`<span class="quiet">sent to ${now.domain}</span>` : nothing}</td>
+    row: (domain, now) => html`<tr><td>${named(domain.name, "both")}</td><td>${leads(domain.points)}</td>
+      <td>${domain.primary ? badge("primary") : domain.redirect_to_primary ? html`<span class="quiet">sent to ${named(now.domain)}</span>` : nothing}</td>
       <td class="act">${
         domain.primary
           ? nothing
@@ -45,7 +46,10 @@ function add(site: Site): void {
     text: "Its DNS has to point to this server; a certificate is ordered automatically.",
     action: "Add",
     known: { id: site.id },
-    wishes: { name: { placeholder: "www.example.org" }, redirect_to_primary: { label: `Redirect its visitors to ${site.domain}` } },
+    wishes: {
+      name: { placeholder: "www.example.org" },
+      redirect_to_primary: { label: `Redirect its visitors to ${inLetters(site.domain)}` },
+    },
   });
 }
 

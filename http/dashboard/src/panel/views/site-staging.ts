@@ -3,7 +3,7 @@ import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
 import { go } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { badge, facts, secret, shown, table, when } from "../../shared/ui";
+import { badge, facts, named, secret, shown, table, when } from "../../shared/ui";
 import { order } from "../form";
 import type { Job, Site, Staging, StagingCreated, StagingPart, StagingPassword, StagingPreview } from "../model";
 import type { Viewer } from "../rights";
@@ -49,7 +49,7 @@ function head(site: Site, copy: Staging, may: Viewer["may"]): TemplateResult {
     ${idle && may("staging.refresh") ? html`<button @click=${() => refresh(site)}>Refresh</button>` : nothing}
     ${idle && may("staging.delete") ? html`<button class="danger" @click=${() => remove(site)}>Delete</button>` : nothing}</div>
   ${facts([
-    ["Copy", html`<a href="https://${copy.domain}" target="_blank" rel="noreferrer">${copy.domain}</a>, as ${copy.login}`],
+    ["Copy", html`<a href="https://${copy.domain}" target="_blank" rel="noreferrer">${named(copy.domain ?? "")}</a>, as ${copy.login}`],
     ["Its files, databases and PHP", html`<a href="#/sites/${copy.copy_id}">the copy's own page</a>`],
     ["Copied", copy.copied_at ? when(copy.copied_at) : "not yet"],
     ["Pushed", copy.pushed_at ? when(copy.pushed_at) : "never"],
@@ -72,7 +72,7 @@ function replaced(site: Site, preview: Resource<StagingPreview>, look: () => voi
       }
       ${parts("Files", found.files)}${parts("Tables", found.tables)}
       <p class="quiet">The site is backed up first. Of the options these stay as they are here: <span class="mono">${found.kept_options.join(", ")}</span></p>
-      ${mayPush ? html`<button class="primary" @click=${() => push(site)}>Push to ${site.domain}</button>` : nothing}`,
+      ${mayPush ? html`<button class="primary" @click=${() => push(site)}>Push to ${named(site.domain)}</button>` : nothing}`,
     )}`;
 }
 

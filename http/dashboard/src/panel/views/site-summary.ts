@@ -3,7 +3,7 @@ import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
 import { go } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { badge, facts, note, shown, size, when, type Fragment } from "../../shared/ui";
+import { badge, facts, named, note, shown, size, when, type Fragment } from "../../shared/ui";
 import { order } from "../form";
 import type { Certificate, Job, Me, Site, SiteUpdated } from "../model";
 import { SITE_TYPES, typeLabel } from "../site-types";
@@ -55,7 +55,7 @@ export function siteSummary(first: Site, viewer: Viewer): SitePart {
 export function certificateFacts(now: Certificate): TemplateResult {
   return html`${facts([
     ["State", badge(now.state)],
-    ["For", now.names.length ? html`${now.names.map((name) => html`<div>${name}</div>`)}` : "—"],
+    ["For", now.names.length ? html`${now.names.map((name) => html`<div>${named(name)}</div>`)}` : "—"],
     ...(now.challenge ? [["Proven by", [now.challenge, ...now.wildcards].join(", ")] as [string, Fragment]] : []),
     ["From", now.issuer ?? now.source ?? "—"],
     ["Until", when(now.not_after)],
@@ -66,7 +66,7 @@ export function certificateFacts(now: Certificate): TemplateResult {
     ...(now.next_attempt_at ? [["Tried again", when(now.next_attempt_at)] as [string, Fragment]] : []),
   ])}
   ${now.last_error ? html`<p class="failure">${now.last_error}</p>` : nothing}
-  ${now.left_out.map(({ name, reason }) => html`<p class="failure">Without ${name}: ${reason}</p>`)}`;
+  ${now.left_out.map(({ name, reason }) => html`<p class="failure">Without ${named(name)}: ${reason}</p>`)}`;
 }
 
 function limits({ limits: { cpu_percent, memory_mib, processes, disk_mib } }: Site): TemplateResult {
@@ -135,7 +135,7 @@ function change(site: Site, me: Me): void {
 function handedOver({ domain, owner_email, handover }: SiteUpdated): TemplateResult | undefined {
   if (!handover) return undefined;
   const { sftp_logins, database_users, job_id } = handover;
-  return html`<p>${domain} belongs to ${owner_email} now. A <a href="#/jobs/${job_id}">job</a> ends what was open to the previous owner.</p>
+  return html`<p>${named(domain)} belongs to ${owner_email} now. A <a href="#/jobs/${job_id}">job</a> ends what was open to the previous owner.</p>
     ${facts([
       ["Access accounts deleted", sftp_logins.join(", ") || "none"],
       ["Database users with a new, unknown password", database_users.join(", ") || "none"],

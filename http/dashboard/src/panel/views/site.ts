@@ -1,9 +1,10 @@
 /** One site: what it is, and a place for each thing that belongs to it. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
+import { inLetters } from "../../shared/idn";
 import { changed, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { badge, failure } from "../../shared/ui";
+import { badge, failure, named } from "../../shared/ui";
 import type { Me, Site, SiteShown } from "../model";
 import { filesTab } from "../files/browser";
 import type { OperationName } from "../operations";
@@ -98,7 +99,7 @@ export function siteView(me: Me, id: string, rest: string[]): View {
   };
   return {
     get title() {
-      return site.value?.domain ?? "Site";
+      return inLetters(site.value?.domain ?? "Site");
     },
     follow: (parts) => {
       if (parts[0] !== "sites" || parts[1] !== id) return false;
@@ -112,7 +113,7 @@ export function siteView(me: Me, id: string, rest: string[]): View {
       if (!now || !rights.known) return html`${failure(error)}${error ? nothing : html`<p class="quiet">Loading…</p>`}`;
       const here = place[0] ?? "";
       return html`
-      <div class="head"><a class="quiet" href="#/sites">Sites</a><span class="quiet">/</span><h1>${now.domain}</h1>${badge(now.status, now.reason)}
+      <div class="head"><a class="quiet" href="#/sites">Sites</a><span class="quiet">/</span><h1>${named(now.domain)}</h1>${badge(now.status, now.reason)}
         <span class="gap"></span><a class="button" href="https://${now.domain}" target="_blank" rel="noreferrer">Open it</a></div>
       ${failure(error)}
       <nav class="tabs" aria-label="Of this site">${tabs(now).map(

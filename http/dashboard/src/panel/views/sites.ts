@@ -1,9 +1,10 @@
 /** The sites: the list, and making one. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { everyOf } from "../../shared/api";
+import { inLetters } from "../../shared/idn";
 import { go, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { badge, note, when } from "../../shared/ui";
+import { badge, named, note, when } from "../../shared/ui";
 import { list } from "../../shared/list";
 import { order } from "../form";
 import type { Me, Membership, Site } from "../model";
@@ -47,9 +48,9 @@ function sitesTable(me: Me, sites: Site[]): TemplateResult {
       ${all ? html`<th scope="col">Owner</th>` : nothing}<th scope="col">Other names</th><th scope="col">Made</th></tr></thead>
     <tbody>${sites.map(
       (site) => html`<tr>
-      <td><a href="#/sites/${site.id}"><b>${site.domain}</b></a></td><td>${badge(site.status, site.reason)}</td><td>${typeLabel(site.type)}</td>
+      <td><a href="#/sites/${site.id}"><b>${named(site.domain)}</b></a></td><td>${badge(site.status, site.reason)}</td><td>${typeLabel(site.type)}</td>
       ${all ? html`<td>${site.owner_email}</td>` : nothing}
-      <td class="quiet">${site.aliases.length ? `${site.aliases[0]}${site.aliases.length > 1 ? ` and ${site.aliases.length - 1} more` : ""}` : "—"}</td>
+      <td class="quiet">${site.aliases.length ? `${inLetters(site.aliases[0] ?? "")}${site.aliases.length > 1 ? ` and ${site.aliases.length - 1} more` : ""}` : "—"}</td>
       <td>${when(site.created_at)}</td></tr>`,
     )}</tbody></table></div>`;
 }
