@@ -105,10 +105,12 @@ class SiteDns(Model):
 
 
 class DnsChange(Model):
-    """The record is stored; `zone` says whether it is served yet."""
+    """The record is stored; `zone` says whether it is served yet. `hint`: its name looks like one of another domain,
+    and was taken as a short one."""
 
     record: DnsRecord
     zone: DnsZone
+    hint: str | None
 
 
 class PointedName(Model):

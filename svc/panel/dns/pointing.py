@@ -50,7 +50,7 @@ async def names_point(services: Panel, owner_id: UUID, names: Sequence[str]) -> 
     found = []
     for name in names:
         answer = answers[name]
-        state, text = points_to(answer, own)
+        state, text = points_to(name, answer, own)
         addresses = public(answer.addresses or (), own) if answer is not None else []
         checked_at = answer.at if answer is not None else None
         found.append(NamedPoints(name=name, state=state, text=text, addresses=addresses, checked_at=checked_at))

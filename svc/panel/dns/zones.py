@@ -36,7 +36,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.panel.dns.caa import forbidding
 from svc_actors.panel.dns.records import ZoneRow, read_records, read_zone
-from svc_actors.panel.dns.rules import full_name
+from svc_actors.panel.dns.rules import full_name, short_name_hint
 from svc_actors.panel.dns.settings import UNNAMED
 from svc_actors.panel.dns.zone import DnsZone as ZoneActor
 from svc_actors.panel.sites.records import SiteRow
@@ -96,7 +96,11 @@ async def create_record(context: Context[Panel], request: RecordCreateRequest) -
     added = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.add, context.caller, site.owner_id, full_name(request.name, zone), request.ttl, request.data
     )
-    return DnsChange(record=record_model(added.result), zone=await _shown(services, zone, await added.soon()))
+    return DnsChange(
+        record=record_model(added.result),
+        zone=await _shown(services, zone, await added.soon()),
+        hint=short_name_hint(request.name, zone),
+    )
 
 
 @operations.declare(
@@ -114,7 +118,11 @@ async def update_record(context: Context[Panel], request: RecordUpdateRequest) -
     updated = await services.actors.ref(ZoneActor, zone).ask(
         ZoneActor.update, context.caller, site.owner_id, request.record_id, name, request.ttl, request.data
     )
-    return DnsChange(record=record_model(updated.result), zone=await _shown(services, zone, await updated.soon()))
+    return DnsChange(
+        record=record_model(updated.result),
+        zone=await _shown(services, zone, await updated.soon()),
+        hint=None if request.name is None else short_name_hint(request.name, zone),
+    )
 
 
 @operations.declare(

@@ -61,6 +61,23 @@ async def test_every_type_is_stored_as_said_and_served(world: World) -> None:
     assert world.knot.answers("example.test", "NS") == {"ns1.panel.test.", "ns2.panel.test."}
 
 
+async def test_a_name_that_looks_like_one_of_another_domain_is_hinted_at(world: World) -> None:
+    hints = {name: (await world.add(name, **A)).json()["hint"] for name in ("mail.example.org", "a.b", "www", "@")}
+    record = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"][-1]
+    at = f"/sites/{world.site}/dns/records/{record['id']}"
+    changed = (await world.ada.patch(at, {"name": "shop.example.com"})).json()["hint"]
+
+    assert hints == {
+        "mail.example.org": "mail.example.org was taken as a short name: the record is mail.example.org.example.test. "
+        "Names of other domains are not in the zone example.test.",
+        "a.b": None,
+        "www": None,
+        "@": None,
+    }
+    assert changed is not None
+    assert "shop.example.com.example.test" in changed
+
+
 async def test_a_text_of_any_length_stays_one_value(world: World) -> None:
     text = "v=DKIM1; p=" + "A" * 1500
 

@@ -88,6 +88,23 @@ def test_what_is_no_name_is_refused(text: str) -> None:
     assert len(refused.value.message) < 500
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("example.org..", "It has a dot too many."),
+        ("a..example", "It has a dot too many."),
+        ("1.2.3.4", "A name that ends in a number is an IP address."),
+        ("intranet.internal", "No public domain ends in .internal: it is for names of private networks."),
+        ("nas.home.arpa", "No public domain ends in .arpa"),
+    ],
+)
+def test_a_refusal_says_why(text: str, why: str) -> None:
+    with pytest.raises(ServiceError) as refused:
+        site_name(text)
+
+    assert why in refused.value.message
+
+
 def test_a_letter_that_looks_like_another_makes_a_name_that_shows_it() -> None:
     assert site_name("pаypal.example").name == "xn--pypal-4ve.example"
 

@@ -13,8 +13,9 @@ from typing import Final
 from svc_actors.acme import AcmeError, ChallengeType, Refused
 from svc_actors.certificates.left_out import Refusal, RefusedName
 from svc_actors.panel.certificates.proofs import NOT_SHOWN
-from svc_actors.panel.dns.pointing import Addresses, foreign, in_words, needed_records
+from svc_actors.panel.dns.pointing import Addresses, foreign, in_words, needed_records, no_domain
 from svc_actors.panel.dns.proving import zone_of
+from svc_actors.panel.sites.names import may_be_public
 from svc_common.errors import ServiceError
 from svc_webhost.delegation import DelegationError, RememberedDelegations
 from svc_webhost.knot import Authority
@@ -85,6 +86,8 @@ class Reasons:
         needed = needed_records(self.addresses())
         if found is None:
             return f"The name servers of {name} do not answer."
+        if not found and not may_be_public(name):
+            return f"{name} has no address: {no_domain(name)}, and public authorities certify no name below it."
         if not found:
             return f"{name} has no address: it needs {needed}."
         own, others = self.addresses(), self._foreign(found)

@@ -21,6 +21,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.allowance import Allowances
+from svc_actors.panel.sites.names import may_be_public, top_level
 from svc_actors.webhooks.endpoint import Clock
 from svc_webhost.name_addresses import AddressesUnknown, NameAddresses
 
@@ -112,7 +113,7 @@ class PointsTo(StrEnum):
     UNKNOWN = "unknown"
 
 
-def points_to(answer: Answer | None, own: Addresses) -> tuple[PointsTo, str]:
+def points_to(name: str, answer: Answer | None, own: Addresses) -> tuple[PointsTo, str]:
     """Where a name leads, and the same in words that continue the name. `own`: where sites are reached; none if that is
     not known."""
     if answer is None:
@@ -120,7 +121,7 @@ def points_to(answer: Answer | None, own: Addresses) -> tuple[PointsTo, str]:
     if answer.addresses is None:
         return PointsTo.UNKNOWN, "cannot be resolved: its name servers do not answer"
     if not answer.addresses:
-        return PointsTo.NOWHERE, "does not resolve"
+        return PointsTo.NOWHERE, "does not resolve" if may_be_public(name) else f"does not resolve: {no_domain(name)}"
     if not own:
         return PointsTo.UNKNOWN, f"points to {in_words(answer.addresses, own)}"
     others = foreign(answer.addresses, own)
@@ -130,6 +131,11 @@ def points_to(answer: Answer | None, own: Addresses) -> tuple[PointsTo, str]:
     if len(others) < len(answer.addresses):
         return PointsTo.PARTLY, f"points here and to {elsewhere}"
     return PointsTo.ELSEWHERE, f"points to {elsewhere}"
+
+
+def no_domain(name: str) -> str:
+    """Why a name of which the public DNS knows nothing never will, as `may_be_public` has it."""
+    return f"there is no public top-level domain {top_level(name)}"
 
 
 def foreign(found: Sequence[str], own: Addresses) -> list[str]:

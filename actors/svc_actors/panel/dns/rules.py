@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from svc_actors.panel.dns.records import NewRecord
-from svc_common.errors import conflict, wrong_field
+from svc_actors.panel.sites.names import may_be_public
+from svc_common.errors import ServiceError, conflict, wrong_field
 from svc_webhost.knot import RecordType
 from svc_webhost.knot.data import CnameData, MxData, NsData, SrvData
 from svc_webhost.knot.names import is_within, to_ascii
@@ -47,6 +48,18 @@ def full_name(given: str, zone: str) -> str:
         return to_ascii(f"{given}.{zone}", wildcard=True)
     except ValueError as error:
         raise wrong_field("name", str(error)) from error
+
+
+def short_name_hint(given: str, zone: str) -> str | None:
+    """What to say of a name that was taken as a short one, although it looks like the full name of another domain."""
+    try:
+        name = full_name(given, zone)
+        own = to_ascii(given, wildcard=True)
+    except (ServiceError, ValueError):
+        return None
+    if name != f"{own}.{zone}" or "." not in own or not may_be_public(own):
+        return None
+    return f"{own} was taken as a short name: the record is {name}. Names of other domains are not in the zone {zone}."
 
 
 def check(zone: str, nameservers: Collection[str], others: Sequence[NewRecord], record: NewRecord) -> None:

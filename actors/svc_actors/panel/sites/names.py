@@ -23,8 +23,17 @@ from publicsuffixlist import PublicSuffixList
 from svc_common.errors import ServiceError, invalid
 
 LONGEST_NAME: Final = 253
-_LOCAL: Final = frozenset({"localhost", "local", "invalid", "onion", "arpa", "alt"})
-"""Top-level names that never lead a visitor here (RFC 6761, 6762, 7686, 9476; RFC 3172)."""
+_NEVER_PUBLIC: Final = {
+    "localhost": "it is each machine itself",
+    "local": "it is for names of a local network",
+    "internal": "it is for names of private networks",
+    "invalid": "it is for names that do not exist",
+    "onion": "it is for services of Tor",
+    "arpa": "it is for the DNS itself",
+    "alt": "it is for names outside of the DNS",
+}
+"""Top-level names that never lead a visitor here, and what they are for (RFC 6761, 6762, 7686, 9476, 3172; ICANN
+reserved .internal in July 2024). `.test` and `.example` are allowed: they are for trials, on any server."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class SiteName:
 def site_name(text: str) -> SiteName:
     """The canonical form of what a caller wrote. Raises `invalid`."""
     lowered = text.strip().removesuffix(".").lower()
+    if lowered and "" in lowered.split("."):
+        raise _refused(text, "It has a dot too many.")
     if len(text) > LONGEST_NAME or not unicodedata.is_normalized("NFC", lowered):
         raise _refused(text)
     try:
@@ -59,8 +70,8 @@ def site_name(text: str) -> SiteName:
         raise _refused(text)
     if not (labels[-1].isalpha() or labels[-1].startswith("xn--")):
         raise _refused(text, "A name that ends in a number is an IP address.")
-    if labels[-1] in _LOCAL:
-        raise invalid(f"No public domain ends in .{labels[-1]}.", hint="Give another domain.")
+    if (use := _NEVER_PUBLIC.get(labels[-1])) is not None:
+        raise invalid(f"No public domain ends in .{labels[-1]}: {use}.", hint="Give another domain.")
     registrable = _suffixes().privatesuffix(name)
     if registrable is None:
         raise invalid(
@@ -73,6 +84,21 @@ def site_name(text: str) -> SiteName:
 def is_below(name: str, other: str) -> bool:
     """Whether `name` is `other` or a subdomain of it."""
     return name == other or name.endswith(f".{other}")
+
+
+def top_level(name: str) -> str:
+    """`.test` of `shop.example.test`."""
+    return f".{name.rpartition('.')[2]}"
+
+
+def may_be_public(name: str) -> bool:
+    """Whether the name ends in a top-level domain that exists. `.test`, `.example` and `.lan` do not."""
+    return _public_suffixes().publicsuffix(name) is not None
+
+
+@cache
+def _public_suffixes() -> PublicSuffixList:
+    return PublicSuffixList(accept_unknown=False)
 
 
 @cache

@@ -13,6 +13,7 @@ export type {
   DatabaseUser,
   DatabaseUserSecret as DatabaseSecret,
   Discovered,
+  DnsChange,
   DnsPoint,
   DnsRecord,
   Drill,

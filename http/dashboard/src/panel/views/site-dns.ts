@@ -6,7 +6,7 @@ import { changed } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, facts, named, shown, table } from "../../shared/ui";
 import { order } from "../form";
-import type { DnsPoint, DnsRecord, Site, SiteDns } from "../model";
+import type { DnsChange, DnsPoint, DnsRecord, Site, SiteDns } from "../model";
 import type { Viewer } from "../rights";
 import { pointingAdvice, pointingFacts } from "./pointing";
 import type { SitePart } from "./site";
@@ -25,7 +25,7 @@ export function siteDns(site: Site, viewer: Viewer): SitePart {
       html`${shown(
         dns,
         (found) => html`
-      <div class="head"><h2>Zone ${named(found.zone.name, "beside")}</h2>
+      <div class="head"><h2>Zone ${named(found.zone.name, "both")}</h2>
         ${
           found.zones.length > 1
             ? html`<select aria-label="Zone" @change=${choose}>${found.zones.map((each) => html`<option value=${each} ?selected=${each === found.zone.name}>${inLetters(each)}</option>`)}</select>`
@@ -102,24 +102,31 @@ const WISHES = {
 };
 
 function add(site: Site, { zone }: SiteDns): void {
-  order("dns.create", {
+  order<DnsChange>("dns.create", {
     title: `Create a record in ${zone.name}`,
     action: "Create",
     known: { id: site.id, zone: zone.name },
     fields: ["name", "data", "ttl"],
     wishes: WISHES,
+    done: hinted,
   });
 }
 
 function change(site: Site, record: DnsRecord): void {
-  order("dns.update", {
+  order<DnsChange>("dns.update", {
     title: `Change ${record.type} of ${record.name}`,
     action: "Save",
     known: { id: site.id, record_id: record.id },
     initial: { name: record.name, ttl: record.ttl, data: record.data },
     fields: ["name", "data", "ttl"],
     wishes: { ...WISHES, "data.type": { label: "Type", value: record.type, options: [{ value: record.type, label: record.type }] } },
+    done: hinted,
   });
+}
+
+/** A name that may be meant as another than it was taken for. */
+function hinted({ hint }: DnsChange): TemplateResult | undefined {
+  return hint ? html`<p class="advice">${inLetters(hint)}</p>` : undefined;
 }
 
 function remove(site: Site, record: DnsRecord): void {
