@@ -6,6 +6,8 @@ letters are taken that today's languages write; the others (phonetic `ɡ` and `�
 label whose letters all look like Latin ones stays as it is, as browsers leave it: `xn--80ak6aa92e` is no apple.
 
 The pages have the same rule in http/dashboard/src/shared/idn.ts; tests/support/idn_labels.json is what both show.
+
+Why: docs/decisions/0063-where-names-lead.md.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import unicodedata
 from typing import Final
 
 _HOST: Final = re.compile(r"(?<![\w.-])(?:[\w*-]+\.)*xn--[a-z0-9-]+(?:\.[\w-]+)*", re.ASCII | re.IGNORECASE)
-_LATIN: Final = re.compile("[a-z0-9\u00df-\u00f6\u00f8-\u0137\u0139-\u0148\u014a-\u017e\u01a1\u01b0\u0219\u021b\u0259\u1e00-\u1ef9-]+")
+_LATIN: Final = re.compile(
+    "[a-z0-9\u00df-\u00f6\u00f8-\u0137\u0139-\u0148\u014a-\u017e\u01a1\u01b0\u0219\u021b\u0259\u1e00-\u1ef9-]+"
+)
 """With the letters of Vietnamese, Romanian and Azerbaijani; without kra (U+0138), which is a small k."""
 _LIKE_LATIN: Final = {
     "CYRILLIC": frozenset("аысԁеԍһіюјӏорԗԛѕԝхуъьҽпгѵѡ0123456789-"),
@@ -24,8 +28,36 @@ _LIKE_LATIN: Final = {
 _LIKE_SIGNS: Final = frozenset("ノソゾンヽ丶丿・ー一〇")
 """They pass for a slash, a dash or a dot next to Latin letters: a name could seem to end within its first label."""
 _ALONE: Final = frozenset(
-    "ARABIC ARMENIAN BENGALI BOPOMOFO CYRILLIC DEVANAGARI ETHIOPIC GEORGIAN GREEK GUJARATI GURMUKHI HAN HANGUL HEBREW "
-    "HIRAGANA KANNADA KATAKANA KHMER LAO MALAYALAM MYANMAR ORIYA SINHALA TAMIL TELUGU THAANA THAI TIBETAN".split()
+    {
+        "ARABIC",
+        "ARMENIAN",
+        "BENGALI",
+        "BOPOMOFO",
+        "CYRILLIC",
+        "DEVANAGARI",
+        "ETHIOPIC",
+        "GEORGIAN",
+        "GREEK",
+        "GUJARATI",
+        "GURMUKHI",
+        "HAN",
+        "HANGUL",
+        "HEBREW",
+        "HIRAGANA",
+        "KANNADA",
+        "KATAKANA",
+        "KHMER",
+        "LAO",
+        "MALAYALAM",
+        "MYANMAR",
+        "ORIYA",
+        "SINHALA",
+        "TAMIL",
+        "TELUGU",
+        "THAANA",
+        "THAI",
+        "TIBETAN",
+    }
 )
 _TOGETHER: Final = (
     frozenset({"ASCII", "HAN", "HIRAGANA", "KATAKANA"}),

@@ -1,10 +1,10 @@
 """Where the names of sites lead: what the world's resolvers say, next to what leads visitors to this server.
 
 Invariants: a name is asked about at most once in `REMEMBERED_SECONDS`, a customer's names at most `PER_MINUTE` times a
-minute, and all names `_AT_ONCE` at a time, however often somebody looks; nobody waits longer than `PATIENCE_SECONDS` for
-an answer of the DNS. The name servers of a domain are its owner's: they may answer as late as they like.
+minute, and all names `_AT_ONCE` at a time, however often somebody looks; nobody waits longer than `PATIENCE_SECONDS`
+for an answer of the DNS. The name servers of a domain are its owner's: they may answer as late as they like.
 
-Rejected: to ask about all names in a loop. Most sites are looked at by nobody for weeks.
+Why: docs/decisions/0063-where-names-lead.md.
 """
 
 from __future__ import annotations
@@ -138,22 +138,22 @@ def no_domain(name: str) -> str:
     return f"there is no public top-level domain {top_level(name)}"
 
 
-def foreign(found: Sequence[str], own: Addresses) -> list[str]:
+def foreign(addresses: Sequence[str], own: Addresses) -> list[str]:
     """The addresses that are not this server's; none are if its own are not known."""
-    return [each for each in found if own and ip_address(each) not in own]
+    return [each for each in addresses if own and ip_address(each) not in own]
 
 
-def in_words(found: Sequence[str], own: Addresses) -> str:
+def in_words(addresses: Sequence[str], own: Addresses) -> str:
     """The addresses, without those of private networks: this host's resolver may know names of the provider's own
     network, which customers must not learn by adding them to a site."""
-    shown = public(found, own)
-    return ", ".join([*shown, *(["a private address"] if len(shown) < len(found) else [])])
+    shown = public(addresses, own)
+    return ", ".join([*shown, *(["a private address"] if len(shown) < len(addresses) else [])])
 
 
-def public(found: Sequence[str], own: Addresses) -> list[str]:
+def public(addresses: Sequence[str], own: Addresses) -> list[str]:
     """The addresses that everybody may see: all but those of private networks that are not this server's."""
-    addresses = [ip_address(each) for each in found]
-    return [str(each) for each in addresses if each in own or not any(each in network for network in _PRIVATE)]
+    parsed = [ip_address(each) for each in addresses]
+    return [str(each) for each in parsed if each in own or not any(each in network for network in _PRIVATE)]
 
 
 def needed_records(own: Addresses) -> str:
@@ -166,8 +166,8 @@ def needed_records(own: Addresses) -> str:
 def advice(
     astray: Mapping[str, Sequence[str]], own: Addresses, hosted: frozenset[str], nameservers: Sequence[str]
 ) -> str | None:
-    """What to do about names that do not lead here, by their zones. `hosted`: zones that this server has; `nameservers`:
-    its names as a name server, none if it has no name yet."""
+    """What to do about names that do not lead here, by their zones. `hosted`: zones that this server has;
+    `nameservers`: its names as a name server, none if it has no name yet."""
     if not own:
         return (
             "The public addresses of this server are not known: an administrator has to set them "
