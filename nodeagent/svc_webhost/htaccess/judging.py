@@ -22,7 +22,7 @@ from svc_webhost.apache.passwords import NoPasswordsError
 from svc_webhost.htaccess import rewriting
 from svc_webhost.htaccess.denying import denied_by_section
 from svc_webhost.htaccess.falling_back import falling_back, page_of
-from svc_webhost.htaccess.media import added_charset, caching, default_charset, filtered, typed
+from svc_webhost.htaccess.media import added_charset, caching, default_charset, endings_of, filtered, typed
 from svc_webhost.htaccess.patterns import only_dotfiles
 from svc_webhost.htaccess.php_values import SETTING, php_setting
 from svc_webhost.htaccess.programs import stopped, stopped_endings
@@ -43,7 +43,6 @@ _CACHING: Final = {
     "etag",
     "last-modified",
     "pragma",
-    "vary",
     "age",
     "connection",
     "keep-alive",
@@ -92,6 +91,7 @@ _ANSWERED: Final = re.compile(r"(?:[45]\d\d) (?!https?:|ftp:)\S.*", re.DOTALL)
 _LEAST_BODY: Final = 1 << 20
 """Bytes. A smaller limit is there to protect something in the application; a larger one is about uploads, which nginx
 limits itself."""
+_INDEX_PAGES: Final = ("/index.html", "/index.htm")
 _ON_OR_OFF: Final = {"expiresactive", "rewriteengine"}
 _PAIRS: Final = {
     *("expiresbytype", "addlanguage"),
@@ -311,7 +311,9 @@ def _header(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     action, name, *value = arguments
     if action not in ("set", "append", "merge", "add", "unset") or bool(value) is (action == "unset"):
         return blocks("nginx does not add, change or take away this header.")
-    if name == "cache-control":
+    if name in ("cache-control", "vary"):
+        if _is_kept_by_wordpress(situation):
+            return harmless("WordPress shows what it keeps there.")
         return caching(action, value, directive, situation)
     if name in _CACHING:
         return harmless("How long browsers keep files.")
@@ -326,9 +328,12 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     runs_php = bool(arguments) and "php" in arguments[0]
     stops = stopped_endings(directive)
+    endings = frozenset(argument.lstrip(".") for argument in arguments[1:])
     if directive.name == "addtype" and not runs_php:
-        return _type(directive, stops or frozenset(), situation)
-    endings = {argument.lstrip(".") for argument in arguments[1:]}
+        return _type(directive, endings, stops or frozenset(), situation)
+    forced = endings_of(directive) if directive.name == "forcetype" and not runs_php else None
+    if forced is not None:
+        return _type(directive, forced, (stops or frozenset()) & forced, situation)
     runs = runs_php and stops is None
     if runs and situation.php and directive.name in ("addhandler", "addtype") and not narrowing(directive):
         if endings == {"php"}:
@@ -347,8 +352,8 @@ def _is_kept_by_wordpress(situation: Situation) -> bool:
     return situation.wordpress and situation.parts[:2] == ("wp-content", "cache")
 
 
-def _type(directive: Directive, stops: frozenset[str], situation: Situation) -> Opinion:
-    endings = {argument.lower().lstrip(".") for argument in directive.arguments[1:]}
+def _type(directive: Directive, endings: frozenset[str], stops: frozenset[str], situation: Situation) -> Opinion:
+    """A line that gives files with these endings a type. `stops`: of those that it keeps from being run or shown."""
     if not endings or not directive.arguments[0]:
         return blocks("Apache refuses a file with this line, and serves nothing where it applies.")
     if _is_kept_by_wordpress(situation):
@@ -391,11 +396,15 @@ def _php_setting(directive: Directive, lines: Lines, situation: Situation) -> Op
     return php_setting(directive, lines, situation)
 
 
-def _error_document(directive: Directive, *_: object) -> Opinion:
+def _error_document(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     if len(directive.arguments) != 2 or not _ANSWERED.fullmatch(" ".join(directive.arguments).lower()):
         return blocks(
             "Apache sends visitors elsewhere by it, or refuses the file: nginx answers with the status alone."
         )
+    # The page of a single-page application: with Apache visitors see the application at each of its addresses.
+    page = page_of(directive.arguments[1], base_is_top=False) if directive.arguments[0] == "404" else None
+    if page in _INDEX_PAGES and situation.at_top and not situation.wordpress and not narrowing(directive):
+        return falling_back(page, situation)
     return harmless("The status is the same; visitors see a page of nginx's own.")
 
 

@@ -50,7 +50,8 @@ _UTF_8: Final = {"utf-8", "utf8"}
 _WITH_CHARSET: Final = re.compile(r"text/.*|application/(?:.*xml|.*script|.*json)|image/svg\+xml")
 _COMPRESSES: Final = {"deflate", "brotli_compress", "brotli", "gzip"}
 _COMPRESSED: Final = "nginx compresses by itself."
-_SECRET: Final = {"private", "no-store"}
+_SECRET: Final = {"private", "no-store", "cookie", "authorization", "*"}
+"""Words of Cache-Control and of Vary: the answer is not for other visitors."""
 
 
 def typed(directive: Directive, endings: Collection[str], situation: Situation) -> Opinion:
@@ -63,6 +64,16 @@ def typed(directive: Directive, endings: Collection[str], situation: Situation) 
     if charset:
         opinions += [_charset_opinion(ending, charset, directive, situation) for ending in sorted(endings)]
     return _worst(opinions) or same("nginx shows none of these files.")
+
+
+def endings_of(directive: Directive) -> frozenset[str] | None:
+    """The endings of the files that the section around the line is about; None if they are not known, or if there is no
+    section."""
+    sections = [section for section in directive.sections if section.name in narrowing(directive)]
+    names = names_of(sections[0]) if len(sections) == 1 else None
+    if not names or not all("." in name and not name.endswith("*") for name in names):
+        return None
+    return frozenset(name.rpartition(".")[2].lower() for name in names)
 
 
 def default_charset(directive: Directive, situation: Situation) -> Opinion:
@@ -98,8 +109,8 @@ def filtered(directive: Directive) -> Opinion:
 
 
 def caching(action: str, value: Sequence[str], directive: Directive, situation: Situation) -> Opinion:
-    """A line about the header Cache-Control. `private` and `no-store` keep what one visitor got from others; for files
-    that are the same for everybody they say how long browsers keep them."""
+    """A line about the header Cache-Control or Vary. Such as `private` and `no-store` keep what one visitor got from
+    others; for files that are the same for everybody they say how long browsers keep them."""
     words = set(re.split(r"[\s,=\"']+", " ".join(value)))
     if action == "unset" or not words & _SECRET:
         return harmless("How long browsers keep files.")
@@ -159,10 +170,8 @@ def _utf8_pages(directive: Directive, situation: Situation) -> Opinion:
 
 def _only_files(directive: Directive) -> bool:
     """Whether the line is about files alone that no program answers for."""
-    sections = [section for section in directive.sections if section.name in narrowing(directive)]
-    names = names_of(sections[0]) if len(sections) == 1 else None
-    endings = {name.rpartition(".")[2].lower() for name in names or ()}
-    return bool(endings) and all("." in name for name in names or ()) and endings.isdisjoint(SOURCES)
+    endings = endings_of(directive)
+    return endings is not None and endings.isdisjoint(SOURCES)
 
 
 def _worst(opinions: Sequence[Opinion]) -> Opinion | None:

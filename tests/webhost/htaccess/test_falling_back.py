@@ -67,6 +67,7 @@ RewriteCond %{REQUEST_URI} !\\.(js|css|png|jpg|svg)$ [NC]
 RewriteRule ^(.*)$ /index.html [L]
 """
 FALLBACK = "FallbackResource /index.html\n"
+NOT_FOUND = "ErrorDocument 404 /index.html\n"
 
 
 def verdicts(text: str, situation: Situation) -> set[str]:
@@ -80,8 +81,8 @@ def wishes(text: str, situation: Situation) -> list[Wish]:
 @pytest.mark.parametrize("situation", [FILES, PHP], ids=["files", "PHP"])
 @pytest.mark.parametrize(
     "text",
-    [VUE, REACT, ANGULAR, ROUTERS, ANGULAR_JS, WITHOUT_LINKS, FALLBACK],
-    ids=["Vue", "React", "Angular", "routers", "AngularJS", "without links", "FallbackResource"],
+    [VUE, REACT, ANGULAR, ROUTERS, ANGULAR_JS, WITHOUT_LINKS, FALLBACK, NOT_FOUND],
+    ids=["Vue", "React", "Angular", "routers", "AngularJS", "without links", "FallbackResource", "ErrorDocument"],
 )
 def test_the_rule_of_an_application_is_translated_into_the_fallback_page(text: str, situation: Situation) -> None:
     told = replace(situation, fallback_page="/index.html")
@@ -129,6 +130,12 @@ def test_another_page_may_answer() -> None:
 def test_a_rule_that_does_something_else_is_not(text: str, situation: Situation) -> None:
     assert wishes(text, situation) == []
     assert "blocks" in verdicts(text, situation)
+
+
+@pytest.mark.parametrize("text", ["ErrorDocument 404 /404.html", "ErrorDocument 403 /index.html"])
+def test_a_page_for_errors_is_no_application(text: str) -> None:
+    assert verdicts(text, FILES) == {"harmless"}
+    assert verdicts(NOT_FOUND, WORDPRESS) == {"harmless"}
 
 
 def test_a_front_controller_blocks_on_a_site_whose_missing_paths_have_a_page() -> None:
