@@ -17,7 +17,7 @@ from svc.registry.shapes import Shape
 from svc_actors.panel.backups.schedules import DEFAULT_BACKUPS, DefaultBackups
 from svc_actors.panel.mail.limits import PER_DAY, PER_HOUR
 from svc_actors.panel.sites.names import is_below
-from svc_actors.panel.sites.previews import LONGEST_DOMAIN
+from svc_actors.panel.sites.previews import LONGEST_DOMAIN, name_in_the_way
 from svc_common.errors import conflict, wrong_field
 
 operations = Operations[Panel]()
@@ -99,11 +99,10 @@ async def _preview_domain(context: Context[Panel], text: str) -> str:
             " that browsers send to the panel",
             hint="Give a name in another domain of yours.",
         )
-    taken = await context.services.database.fetchval(
-        "SELECT name FROM site_domains WHERE name = $1 OR name LIKE '%.' || $1 ORDER BY name LIMIT 1", name.name
-    )
+    taken = await name_in_the_way(context.services.database, name)
     if taken is not None:
         raise conflict(
-            f"{taken} is the name of a site; nothing was changed.", hint="Give a name below which there are no sites."
+            f"{taken} is the name of a site; nothing was changed.",
+            hint="Give a name below which there are no sites, in a domain in which customers have none.",
         )
     return name.name

@@ -113,12 +113,13 @@ def preview_rules(site: SiteServer, folders: HostFolders, ports: Mapping[str, st
     yield f'return 200 "{ROBOTS}";'
     yield "}"
     yield NOT_LISTED
+    # All within the location: nginx prepares each of these directives again for each location that inherits it.
     yield "location / {"
     yield f'proxy_pass "http://unix:{preview_socket(folders)}:";'
-    yield "}"
     yield from _request()
     yield from _answer(tls=tls)
     yield from _addresses(site, ports)
+    yield "}"
 
 
 def _request() -> Iterator[str]:

@@ -108,6 +108,12 @@ class World:
         [served] = [each for each in web.sites.values() if each.domain == "example.com"]
         return cast(SiteServer, served)
 
+    async def preview(self) -> None:
+        """Previews next to the site, which is an administrator's."""
+        await self.panel.database.execute("UPDATE users SET role = 'administrator' WHERE email = 'ada@example.com'")
+        answer = await self.root.patch("/settings", {"preview_domain": "previews.example.com"})
+        assert answer.status_code == 200, answer.text
+
     async def failed_at(self) -> str | None:
         at: str | None = await self.panel.database.fetchval(
             "SELECT failed_at::text FROM acme_certificates WHERE name LIKE 'site:%'"
@@ -351,7 +357,7 @@ async def test_previews_in_a_zone_of_this_server_get_a_wildcard_of_their_own(
     server = Server()
     async with server.core(panel_database, tmp_path) as world:
         server.authority.verdict = server.found
-        await world.root.patch("/settings", {"preview_domain": "previews.example.com"})
+        await world.preview()
         await world.panel.step("preview addresses")
         plain = (await world.ada.get(f"/sites/{world.site}")).json()["preview_url"]
 
@@ -388,7 +394,7 @@ async def test_previews_in_a_zone_that_is_delegated_elsewhere_stay_without_tls(
     server = Server()
     async with server.core(panel_database, tmp_path) as world:
         server.parents.parents["example.com"] = frozenset({"ns.elsewhere.example"})
-        await world.root.patch("/settings", {"preview_domain": "previews.example.com"})
+        await world.preview()
 
         await world.panel.step("certificate of previews")
         asked = len(server.parents.asked)

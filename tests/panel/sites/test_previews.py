@@ -86,6 +86,20 @@ async def test_nobody_takes_a_name_of_the_previews(world: World, name: str) -> N
     assert f"{name} is a name for previews of sites" in answers[0].json()["error"]["message"]
 
 
+async def test_only_administrators_have_sites_next_to_the_previews(world: World) -> None:
+    await enable(world)
+    site = {"domain": "shop.example.net", "type": "static"}
+
+    of_customer = await world.ada.post("/sites", site)
+    for_customer = await world.root.post("/sites", {**site, "admin_email": "ada@example.com"})
+    await world.panel.person("op@example.com", "administrator")
+    own = await world.root.post("/sites", {**site, "admin_email": "op@example.com"})
+    given = await world.root.patch(f"/sites/{own.json()['id']}", {"owner_email": "ada@example.com"})
+
+    assert [each.status_code for each in (of_customer, for_customer, own, given)] == [409, 409, 201, 409]
+    assert "the provider's domain for previews" in of_customer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("domain", "status"),
     [
@@ -99,6 +113,7 @@ async def test_nobody_takes_a_name_of_the_previews(world: World, name: str) -> N
         ("previews.host.example", 400),
         ("site.example.org", 409),
         ("example.org", 409),
+        ("previews.example.org", 409),
         (f"{'a' * 60}.{'b' * 60}.{'c' * 60}.example", 400),
     ],
 )

@@ -52,4 +52,10 @@ async def test_an_authority_finds_the_proofs_of_a_wildcard_in_our_own_zone(
             while await knot.answers("_acme-challenge.example.com", "TXT") != {'"the customer\'s"'}:
                 await trio.sleep(0.1)
 
+        # The previews of all sites have a wildcard of their own, in the same zone.
+        await root.patch("/settings", {"preview_domain": "previews.example.com"})
+        await panel.step("certificate of previews")
+        previewed = (await root.get(path)).json()["preview_url"]
+
     assert sorted(shown["names"]) == ["*.example.com", "example.com"]
+    assert previewed.startswith("https://example-com-")

@@ -32,7 +32,7 @@ async def claim(
     """Add names to a site; returns their ids. Raises `conflict`; then nothing was claimed."""
     await _lock(tx, (name.registrable for name in names))
     await _require_free(tx, [name.name for name in names])
-    await require_no_preview(tx, [name.name for name in names])
+    await require_no_preview(tx, owner_id, names)
     await _require_own(tx, owner_id, names)
     held = await tx.fetchval("SELECT count(*) FROM site_domains WHERE site_id = $1", site_id)
     if held + len(names) > MOST_NAMES:
@@ -66,6 +66,7 @@ async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
     rows = await tx.fetch("SELECT name, registrable FROM site_domains WHERE site_id = $1", site.id)
     names = [SiteName(row["name"], row["registrable"]) for row in rows]
     await _lock(tx, (name.registrable for name in names))
+    await require_no_preview(tx, owner_id, names)
     await _require_own(tx, owner_id, names, but=site.id)
     # These zones contain only names of this site's former owner: a zone is removed once its owner has no site in it. So
     # they move to the new owner with the site.

@@ -8,7 +8,7 @@ Why: docs/decisions/0059-preview-addresses.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.panel.sites.names import is_below
+from svc_actors.panel.sites.names import SiteName, is_below, site_name
 from svc_actors.panel.web_server import WebServer
 from svc_actors.store import Database, Queryable
 from svc_common.errors import conflict
@@ -72,14 +72,43 @@ async def read_previews(queryable: Queryable, folders: HostFolders) -> Previews:
     return Previews(domain, certificate.fingerprint)
 
 
-async def require_no_preview(queryable: Queryable, names: Iterable[str]) -> None:
-    """Raises `conflict` for a name that is, or is below, the name of the previews."""
+async def require_no_preview(queryable: Queryable, owner_id: UUID, names: Sequence[SiteName]) -> None:
+    """Raises `conflict` for a name that is the preview domain or below it; and for one next to it, unless its owner is
+    an administrator: a site there could set cookies that browsers send to the previews of others."""
     domain = await read_preview_domain(queryable)
-    if domain is not None and (taken := [name for name in names if is_below(name, domain)]):
+    if domain is None:
+        return
+    if taken := [name.name for name in names if is_below(name.name, domain)]:
         raise conflict(
             f"{taken[0]} is a name for previews of sites, which are below {domain}; nothing was changed.",
             hint="Give another domain.",
         )
+    registrable = site_name(domain).registrable
+    next_to_it = [name.name for name in names if name.registrable == registrable]
+    if next_to_it and not await queryable.fetchval(
+        "SELECT true FROM users WHERE id = $1 AND role = 'administrator'", owner_id
+    ):
+        raise conflict(
+            f"{next_to_it[0]} is in {registrable}, the provider's domain for previews of sites; nothing was changed.",
+            hint="Only administrators have sites there. Give another domain.",
+        )
+
+
+async def name_in_the_way(queryable: Queryable, domain: SiteName) -> str | None:
+    """A name of a site that keeps `domain` from being the preview domain: the same one, one below it, or one of a
+    customer next to it."""
+    name: str | None = await queryable.fetchval(
+        """
+        SELECT named.name
+        FROM site_domains AS named JOIN sites ON sites.id = named.site_id JOIN users ON users.id = sites.owner_id
+        WHERE named.name = $1 OR named.name LIKE '%.' || $1
+           OR (named.registrable = $2 AND users.role <> 'administrator')
+        ORDER BY named.name LIMIT 1
+        """,
+        domain.name,
+        domain.registrable,
+    )
+    return name
 
 
 class ServedPreviews:
