@@ -31,6 +31,7 @@ from svc_webhost.confined.protocol import PARSING_SECONDS, JudgeHtaccess
 from svc_webhost.confined_client import ConfinedFiles
 from svc_webhost.folders import HostFolders
 from svc_webhost.htaccess.verdicts import (
+    NOT_ALL_READ,
     Denied,
     FallbackPage,
     HttpsForced,
@@ -41,6 +42,8 @@ from svc_webhost.htaccess.verdicts import (
     Utf8Pages,
     Verdict,
     Wish,
+    in_words,
+    line_in_words,
 )
 
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
@@ -189,9 +192,9 @@ async def blocking_lines(
 ) -> list[str]:
     """The lines, each with its place and the reason. `passwords` and `root` as in `judged_files`."""
     judged = await judged_files(files, folders, queryable, site, passwords, root)
-    blocking = [f"{path}:{one.line}: {one.text} ({one.reason})"[:300] for path, one in judged.blocking]
+    blocking = [line_in_words(str(path), one.line, one.text, one.reason) for path, one in judged.blocking]
     if not judged.complete:
-        blocking.append("not all of the .htaccess files could be read")
+        blocking.append(NOT_ALL_READ)
     return blocking
 
 
@@ -215,36 +218,30 @@ async def apply_wishes(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -
                     continue
                 await add_redirect(tx, site, path, target, status, below=below)
                 redirected.add((path, below))
-                told.append(f"a redirect of {path}{' and all below it' if below else ''} to {target}")
             case Denied(pattern):
                 if pattern in denied or len(denied) >= MOST_DENIED:
                     continue
                 await add_denied_path(tx, site, pattern)
                 denied.add(pattern)
-                told.append(f"visitors are refused {pattern}")
             case Protected(path, logins):
                 if path in protected or len(protected) >= MOST_PROTECTED:
                     continue
                 await protect(tx, site, path, dict(logins))
                 protected.add(path)
-                told.append(f"{path} asks for a password; logins brought: {len(logins)}")
             case HttpsForced():
                 await change_record(tx, site, {"force_https": True})
-                told.append("visitors are sent to HTTPS")
             case FallbackPage(path):
-                if page is None and is_fallback_page(path):
-                    page = path
-                    await change_record(tx, site, {"fallback_page": path})
-                    told.append(f"{path} answers for paths without a file")
+                if page is not None or not is_fallback_page(path):
+                    continue
+                page = path
+                await change_record(tx, site, {"fallback_page": path})
             case Utf8Pages():
                 await change_record(tx, site, {"utf8_pages": True})
-                told.append("pages are sent as UTF-8")
             case NameRedirected(name):
                 await set_redirected(tx, site, name, True)
-                told.append(f"visitors of {name} are sent to {site.domain}")
             case PhpSet(setting, value):
                 settings[setting] = value
-                told.append(f"PHP has {setting} {value}")
+        told.append(in_words(wish, site.domain))
     if settings:
         php = php_of(site).record
         php["settings"] |= settings

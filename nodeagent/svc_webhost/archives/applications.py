@@ -1,11 +1,14 @@
-"""Recognises applications by their files: WordPress, whose configuration is rewritten, and others, which are only
-named."""
+"""Recognises applications by their files. The configurations of WordPress, Joomla, MediaWiki and Laravel are rewritten
+for another database; those of others are only named.
+
+A configuration is only text here: values are found by their form, and everything else stays byte for byte.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from svc_webhost.archives.model import FoundSite, Survey
@@ -13,8 +16,11 @@ from svc_webhost.archives.placing import below, outermost
 
 CONFIGURATIONS: Final = re.compile(
     r"(?:.*/)?(?:wp-config\.php|configuration\.php|\.env|sites/default/settings\.php|app/etc/env\.php"
-    r"|app/config/parameters\.php|config/settings\.inc\.php|LocalSettings\.php|typo3conf/LocalConfiguration\.php)"
+    r"|app/config/parameters\.php|config/settings\.inc\.php|LocalSettings\.php|typo3conf/LocalConfiguration\.php"
+    r"|bootstrap/cache/config\.php)"
 )
+WANTED: Final = re.compile(r"(?:.*/)?(?:wp-config\.php|configuration\.php|\.env|LocalSettings\.php)")
+"""Those whose text is read."""
 _NAMES: Final = {
     "configuration.php": "Joomla",
     ".env": "Laravel, Symfony or another that reads .env",
@@ -24,13 +30,25 @@ _NAMES: Final = {
     "config/settings.inc.php": "PrestaShop",
     "LocalSettings.php": "MediaWiki",
     "typo3conf/LocalConfiguration.php": "TYPO3",
+    "bootstrap/cache/config.php": "what Laravel reads instead of .env, until php artisan config:clear",
 }
 
 _QUOTED: Final = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BARE: Final = re.compile(rb"""[^'";)]*""")
 _LONGEST_BARE: Final = 200
-_ENDS: Final = re.compile(rb"\s*\)\s*;")
+_CALL_ENDS: Final = re.compile(rb"\s*\)\s*;")
+_ASSIGNMENT_ENDS: Final = re.compile(rb"\s*;")
 DATABASE: Final = ("DB_NAME", "DB_USER", "DB_PASSWORD", "DB_HOST")
+"""What a configuration says of its database, as WordPress calls it."""
+_VARIABLES: Final[Mapping[str, Sequence[str]]] = {
+    "wp-config.php": DATABASE,
+    "configuration.php": ("db", "user", "password", "host"),
+    "LocalSettings.php": ("wgDBname", "wgDBuser", "wgDBpassword", "wgDBserver"),
+    ".env": ("DB_DATABASE", "DB_USERNAME", "DB_PASSWORD", "DB_HOST"),
+}
+"""The names of these in each configuration that can be rewritten."""
+_URL: Final = re.compile(rb"^[ \t]*(?:export[ \t]+)?(?:DB_URL|DATABASE_URL)[ \t]*=[ \t]*[^\s#]", re.MULTILINE)
+_ENGINE: Final = re.compile(rb"^[ \t]*DB_CONNECTION[ \t]*=[ \t]*[\"']?(?!mysql|mariadb)", re.MULTILINE)
 
 
 def describe(survey: Survey, site: FoundSite) -> None:
@@ -53,30 +71,36 @@ def describe(survey: Survey, site: FoundSite) -> None:
         for folder in dict.fromkeys([*around, *([above] if name == ".env" else [])]):
             if (path := f"{folder}/{name}".lstrip("/")) in survey.marks:
                 site.applications.append(f"{path} ({program})")
+                if name in _VARIABLES and path in survey.texts and site.database is None:
+                    site.database = database_of(survey.texts[path], name)
+                    site.configuration = None if site.database is None else path
 
 
-# A wp-config.php is only text here: constants are found by their form, and everything else stays byte for byte when it
-# is rewritten for another database.
-def database_of(text: bytes) -> str | None:
-    """The name of the database, if it is a plain string there."""
-    found = next(_values(text, "DB_NAME"), None)
-    if found is None:
+def database_of(text: bytes, file: str = "wp-config.php") -> str | None:
+    """The name of the database, if it is a plain string there; `file` is the name of the configuration."""
+    if file == ".env" and (_URL.search(text) is not None or _ENGINE.search(text) is not None):
         return None
-    value = text[slice(*found)].strip()
-    if len(value) < 3 or value[:1] not in (b"'", b'"') or value[-1:] != value[:1]:
+    found = next(_values(text, file, _VARIABLES[file][0]), None)
+    value = b"" if found is None else text[slice(*found)].strip()
+    if value[:1] in (b"'", b'"') and value[-1:] == value[:1]:
+        value = value[1:-1]
+    elif file != ".env":
         return None
-    return value[1:-1].decode(errors="replace")
+    return value.decode(errors="replace") or None
 
 
-def rewritten(text: bytes, values: Mapping[str, str], paths: Mapping[str, str]) -> bytes:
-    """The text with these constants and folders replaced. Raises ValueError if one of the constants is missing."""
+def rewritten(text: bytes, values: Mapping[str, str], paths: Mapping[str, str], file: str = "wp-config.php") -> bytes:
+    """The text with these values, which are named as in `DATABASE`, and these folders replaced. Raises ValueError if
+    one of the values is missing."""
     for name, value in values.items():
-        places = list(_values(text, name))
+        variable = _VARIABLES[file][DATABASE.index(name)]
+        places = list(_values(text, file, variable))
         if not places:
-            raise ValueError(f"it does not define {name} as WordPress does")
-        text = _replaced(text, places, quoted(value))
+            usual = "WordPress does" if file == "wp-config.php" else "usual"
+            raise ValueError(f"it does not define {variable} as {usual}")
+        text = _replaced(text, places, quoted(value) if file != ".env" else value.encode())
     for old, new in sorted(paths.items(), key=lambda pair: -len(pair[0])):
-        place = re.compile(re.escape(old.rstrip("/").encode()) + rb"(?=[/'\"])")
+        place = re.compile(re.escape(old.rstrip("/").encode()) + rb"(?=[/'\"\n])")
         text = _replaced(text, [found.span() for found in place.finditer(text)], new.encode())
     return text
 
@@ -89,12 +113,21 @@ def _replaced(text: bytes, places: Iterable[tuple[int, int]], value: bytes) -> b
     return b"".join((*parts, text[kept:]))
 
 
-def _values(text: bytes, name: str) -> Iterator[tuple[int, int]]:
-    """Positions of the values in definitions of a constant. Each definition is scanned once, up to the end of its
-    value: a regular expression in which a space could belong to several parts took minutes for a text of some
+def _values(text: bytes, file: str, name: str) -> Iterator[tuple[int, int]]:
+    """Positions of the values in definitions of a constant or variable. Each definition is scanned once, up to the end
+    of its value: a regular expression in which a space could belong to several parts took minutes for a text of some
     kilobytes."""
+    variable = name.encode()
+    if file == ".env":
+        line = re.compile(rb"^[ \t]*(?:export[ \t]+)?" + variable + rb"[ \t]*=([^\r\n]*)", re.MULTILINE)
+        yield from (found.span(1) for found in line.finditer(text))
+        return
+    called = file == "wp-config.php"
+    if called:
+        begins = re.compile(rb"""define\s*\(\s*['"]""" + variable + rb"""['"]\s*,\s*""")
+    else:
+        begins = re.compile(rb"\$" + variable + rb"\s*=\s*")
     at = 0
-    begins = re.compile(rb"""define\s*\(\s*['"]""" + name.encode() + rb"""['"]\s*,\s*""")
     while (found := begins.search(text, at)) is not None:
         begin = at = found.end()
         value = _QUOTED.match(text, begin)
@@ -103,10 +136,10 @@ def _values(text: bytes, name: str) -> Iterator[tuple[int, int]]:
         else:
             bare = _BARE.match(text, begin)
             end = begin if bare is None else min(bare.end(), begin + _LONGEST_BARE)
-        ends = _ENDS.match(text, end)
-        if ends is not None:
+        ended = _CALL_ENDS.match(text, end) if called else _ASSIGNMENT_ENDS.match(text, end)
+        if ended is not None:
             yield begin, end
-            at = ends.end()
+            at = ended.end()
 
 
 def quoted(text: str) -> bytes:

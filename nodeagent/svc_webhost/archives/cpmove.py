@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 
 from svc_webhost.archives.applications import describe
-from svc_webhost.archives.crontab import read_crontab
+from svc_webhost.archives.crontab import read_into
 from svc_webhost.archives.model import (
     Account,
     Format,
@@ -64,7 +64,7 @@ def read(survey: Survey) -> Account | None:
             account.zones.append(_without_services(read_zone(name, survey.text(zone[0])), account.sites))
     _certificates(survey, account)
     for crontab in survey.matching(re.compile(r"cron/[^/]+")):
-        account.tasks += read_crontab(survey.text(crontab[0]))
+        read_into(account, survey.text(crontab[0]))
     _left(survey, account, home)
     return _prefixed(account, found[1])
 
@@ -225,6 +225,8 @@ def _prefixed(account: Account, prefix: str) -> Account:
         site.home = [prefix + each for each in site.home]
         site.application = None if site.application is None else prefix + site.application
         site.wordpress = None if site.wordpress is None else prefix + site.wordpress
+        site.configuration = None if site.configuration is None else prefix + site.configuration
+        site.applications = [prefix + each for each in site.applications]
     for database in account.databases:
         database.dump = prefix + database.dump
     for certificate in account.certificates:

@@ -6,6 +6,7 @@ reason. A task's output is kept with its runs, so redirections can be dropped wi
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from svc_webhost.archives.model import FoundSite, FoundTask
+from svc_webhost.archives.model import Account, FoundSite, FoundTask, Kind
 from svc_webhost.archives.placing import placed_at
 
 _MACROS: Final = {
@@ -34,6 +35,8 @@ _PHP: Final = re.compile(r"(?:.*/)?(?:ea-|alt-|lsphp)?php(?:-cli)?[0-9.]*(?:-cli
 _PYTHON: Final = re.compile(r"(?:.*/)?python[0-9.]*")
 _FETCHERS: Final = re.compile(r"(?:.*/)?(?:wget|curl|lynx|fetch|GET)")
 _VARIABLE: Final = re.compile(r"\s*[A-Za-z_][A-Za-z0-9_]*\s*=")
+_USUAL: Final = frozenset({"SHELL=/bin/bash", "SHELL=/bin/sh", "SHELL=/usr/local/cpanel/bin/jailshell"})
+"""Variables that control panels write into each crontab."""
 _HARMLESS: Final = frozenset({"-q", "-f", "--"})
 _MOST_ARGUMENTS: Final = 32
 
@@ -51,6 +54,21 @@ class Task:
     path: str
     args: tuple[str, ...]
     cron: str
+
+
+def read_into(account: Account, text: str) -> None:
+    """Add the tasks of a crontab to the account, and name the variables that its commands had."""
+    for line in text.splitlines():
+        found = _VARIABLE.match(line)
+        value = line[found.end() :].strip().strip("\"'") if found is not None else ""
+        if found is None or not value:
+            continue
+        name = f"{line[: found.end() - 1].strip()}={value}"
+        if name.startswith("MAILTO="):
+            account.leave(Kind.TASK, name, "a task's output is kept with its runs, and sent to nobody")
+        elif name not in _USUAL:
+            account.leave(Kind.TASK, name, "a task has no variables: its script must set what it needs")
+    account.tasks += read_crontab(text)
 
 
 def read_crontab(text: str) -> Iterator[FoundTask]:
@@ -134,7 +152,7 @@ def _script(script: str, folder: str | None, sites: Sequence[FoundSite]) -> tupl
         else:
             if absolute.startswith("/"):
                 continue
-        placed = placed_at(site, f"{site.home_in_archive}/{absolute}".lstrip("/"))
+        placed = placed_at(site, posixpath.normpath(f"{site.home_in_archive}/{absolute}").lstrip("/"))
         if placed is not None:
             return site.domain, placed
     raise NoTaskError("its script is none of the files that are imported")

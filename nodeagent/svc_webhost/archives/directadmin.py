@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from svc_webhost.archives.applications import describe
-from svc_webhost.archives.crontab import read_crontab
+from svc_webhost.archives.crontab import read_into
 from svc_webhost.archives.model import (
     MOST_ITEMS,
     Account,
@@ -208,11 +208,7 @@ def _databases(survey: Survey, account: Account) -> None:
 
 
 def _tasks(survey: Survey, account: Account) -> None:
-    text = survey.text("backup/crontab.conf")
-    for name, value in _pairs(text):
-        if name == "MAILTO" and value.strip("\"' "):
-            account.leave(Kind.TASK, f"MAILTO={value}", "a task's output is kept with its runs, and sent to nobody")
-    account.tasks += read_crontab(_NUMBERED.sub("", text))
+    read_into(account, _NUMBERED.sub("", survey.text("backup/crontab.conf")))
 
 
 def _mail(survey: Survey, account: Account) -> None:

@@ -73,7 +73,9 @@ class FoundSite:
     uploads: dict[str, str] = field(default_factory=dict)
     """Folders of uploads, as paths of the site's URL, each with the product that has them."""
     database: str | None = None
-    """The database named in the site's wp-config.php."""
+    """The database named in the site's wp-config.php, or else in `configuration`."""
+    configuration: str | None = None
+    """The path of the configuration of another application, in which its database is written."""
     files: int = 0
     size: int = 0
     old_home: str | None = None
@@ -159,6 +161,18 @@ class FoundPasswords:
 
 
 @dataclass
+class FoundRules:
+    """What a site's .htaccess files come to here, judged in the archive. `settings`: settings of the panel that replace
+    lines, in words. `blocking`: the first lines that have no equivalent, of `blocks` such lines: they suspend the
+    site."""
+
+    site: str
+    settings: list[str] = field(default_factory=list)
+    blocking: list[str] = field(default_factory=list)
+    blocks: int = 0
+
+
+@dataclass
 class FoundTask:
     """A line of a crontab: its five fields, and the command as it was."""
 
@@ -183,6 +197,7 @@ class Account:
     zones: list[FoundZone] = field(default_factory=list)
     certificates: list[FoundCertificate] = field(default_factory=list)
     passwords: list[FoundPasswords] = field(default_factory=list)
+    rules: list[FoundRules] = field(default_factory=list)
     tasks: list[FoundTask] = field(default_factory=list)
     left: list[SkippedItem] = field(default_factory=list)
 
@@ -210,11 +225,12 @@ def account_of(data: Mapping[str, Any]) -> Account:
             for zone in data["zones"]
         ],
         certificates=[FoundCertificate(**each) for each in data["certificates"]],
-        # Accounts that an earlier release has read do not have this member.
+        # Accounts that an earlier release has read do not have these two members.
         passwords=[
             FoundPasswords(**{**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
             for each in data.get("passwords", ())
         ],
+        rules=[FoundRules(**each) for each in data.get("rules", ())],
         tasks=[FoundTask(**each) for each in data["tasks"]],
         left=[SkippedItem(Kind(each["kind"]), each["name"], each["reason"]) for each in data["left"]],
     )
@@ -224,12 +240,16 @@ def account_of(data: Mapping[str, Any]) -> Account:
 class Survey:
     """Result of one pass through an archive. `texts` are small files that a format wants; `folders` has for each folder
     the number of files in and below it, and their bytes; `marks` are files whose presence matters; `links` are symbolic
-    links with their targets."""
+    links with their targets. `rules` are .htaccess files, `pages` folders with index pages, and which; `whole`: whether
+    these two have all."""
 
     texts: dict[str, bytes] = field(default_factory=dict)
     folders: dict[str, tuple[int, int]] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)
     links: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, bytes] = field(default_factory=dict)
+    pages: dict[str, list[str]] = field(default_factory=dict)
+    whole: bool = True
     entries: int = 0
     size: int = 0
 
@@ -261,8 +281,8 @@ class Survey:
             {short: counted for path, counted in self.folders.items() if (short := cut(path)) is not None},
             {short for path in self.marks if (short := cut(path)) is not None},
             {short: target for path, target in self.links.items() if (short := cut(path)) is not None},
-            self.entries,
-            self.size,
+            entries=self.entries,
+            size=self.size,
         )
 
 

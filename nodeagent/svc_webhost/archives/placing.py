@@ -87,7 +87,7 @@ def link_target(site: FoundSite, path: str, target: str) -> str | None:
     placed = placed_at(site, path)
     if placed is None:
         return None
-    old = _in_archive(site, path, target)
+    old = target_in_archive(site, path, target)
     new = None if old is None else placed_at(site, old)
     if new is None:
         return None
@@ -97,7 +97,8 @@ def link_target(site: FoundSite, path: str, target: str) -> str | None:
     return relative
 
 
-def _in_archive(site: FoundSite, path: str, target: str) -> str | None:
+def target_in_archive(site: FoundSite, path: str, target: str) -> str | None:
+    """The entry of the archive to which the link at `path` leads; None: it leads out of the account."""
     if target.startswith("/"):
         rest = None if site.old_home is None else below(site.old_home.rstrip("/"), posixpath.normpath(target))
         if rest is None:

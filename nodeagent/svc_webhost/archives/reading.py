@@ -18,7 +18,7 @@ from svc_webhost.archives import (
     uploads,
     virtualmin,
 )
-from svc_webhost.archives.applications import CONFIGURATIONS
+from svc_webhost.archives.applications import CONFIGURATIONS, WANTED
 from svc_webhost.archives.model import Account, Kind, Reader, Survey
 
 _READERS: Final[tuple[Reader, ...]] = (
@@ -33,6 +33,7 @@ _WANTED: Final = (
     *(extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED),
     passwords.WANTED,
     directadmin.WANTED,
+    WANTED,
 )
 _MARKED: Final = (
     fetched.MARKED,
@@ -47,13 +48,12 @@ _MARKED: Final = (
     CONFIGURATIONS,
 )
 _MOST: Final = 200
-_WORDPRESS: Final = re.compile(r"(?:.*/)?wp-config\.php")
 _WORDPRESS_FILE: Final = re.compile(r"(?:.*/)?wp-load\.php")
 
 
 def needs_content(path: str) -> bool:
     """Whether a format reads the file's content."""
-    return any(pattern.fullmatch(path) for pattern in _WANTED) or _WORDPRESS.fullmatch(path) is not None
+    return any(pattern.fullmatch(path) for pattern in _WANTED)
 
 
 def marked(path: str) -> bool:

@@ -79,9 +79,11 @@ def uploads_of(site: FoundSite, products: Iterable[tuple[str, _Product]]) -> dic
     found: dict[str, str] = {}
     around = {site.application, posixpath.dirname(site.root)}
     for top, product in products:
+        # The product's own files may lie around the document root: `portal/artisan` and `portal/public`. It may also
+        # be another site, in whose document root this one lies.
+        is_around = top in around and placed_at(site, f"{top}/{product.known_by}".lstrip("/")) is not None
         for folder in product.uploads:
-            # The product's own files may lie around the document root: `portal/artisan` and `portal/public`.
-            for place in (f"{top}/{folder}", *([f"{site.root}/{_inside(folder)}"] if top in around else [])):
+            for place in (f"{top}/{folder}", *([f"{site.root}/{_inside(folder)}"] if is_around else [])):
                 placed = placed_at(site, place.lstrip("/")) or ""
                 path = placed.removeprefix(_PUBLIC)
                 known = placed.startswith(f"{_PUBLIC}/") and is_denied_pattern(no_programs_in(path))

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from svc_webhost.archives.applications import describe
-from svc_webhost.archives.crontab import read_crontab
+from svc_webhost.archives.crontab import read_into
 from svc_webhost.archives.model import (
     Account,
     Format,
@@ -63,7 +63,7 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
     files = [f"{prefix}{each}" for each in ("ssl_cert", "ssl_key", "ssl_ca")]
     if files[0] in survey.marks and files[1] in survey.marks:
         account.certificates.append(FoundCertificate(domain, [each for each in files if each in survey.marks]))
-    account.tasks += read_crontab(survey.text(f"{prefix}cron"))
+    read_into(account, survey.text(f"{prefix}cron"))
     if any(path.startswith(f"{prefix}mail") for path in survey.marks):
         account.leave(Kind.MAIL, domain, "mailboxes are not imported: this server keeps no mail")
     # A sub-server's files are in `domains/NAME/` of its parent's home.

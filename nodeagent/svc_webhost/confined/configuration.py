@@ -1,8 +1,9 @@
-"""Rewrites wp-config.php in place, in its site (`archives.applications`)."""
+"""Rewrites the configuration of an application in place, in its site (`archives.applications`)."""
 
 from __future__ import annotations
 
 import json
+import posixpath
 from typing import Any, Final
 
 from svc_webhost.archives.applications import rewritten
@@ -20,7 +21,7 @@ def rewrite(tree: Tree, request: RewriteConfiguration, payload: bytes) -> dict[s
     if len(text) > MOST_BYTES:
         return {"problem": f"it has more than {MOST_BYTES:,} bytes"}
     try:
-        changed = rewritten(text, order["values"], order["paths"])
+        changed = rewritten(text, order["values"], order["paths"], posixpath.basename(request.path))
     except ValueError as error:
         return {"problem": str(error)}
     files.write(tree, Write(request.path, replace=True), changed)

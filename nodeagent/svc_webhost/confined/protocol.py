@@ -224,8 +224,9 @@ class JudgeHtaccess(FileRequest):
 
 @dataclass(frozen=True)
 class RewriteConfiguration(FileRequest):
-    """Rewrite constants and folders of the wp-config.php at `path`: the payload is a JSON object, `values` and `paths`
-    as `archives.applications.rewritten` takes them. `problem` of the result: why it was left as it is."""
+    """Rewrite values and folders of the configuration at `path`, whose name says its form: the payload is a JSON
+    object, `values` and `paths` as `archives.applications.rewritten` takes them. `problem` of the result: why it was
+    left as it is."""
 
     kind = "rewrite_configuration"
     parses = True

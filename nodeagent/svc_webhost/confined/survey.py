@@ -16,7 +16,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, Final
 
 if __name__ == "__main__":
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
 from svc_webhost.apache.passwords import MOST_BYTES
-from svc_webhost.archives import passwords, reading
+from svc_webhost.archives import passwords, reading, rules
 from svc_webhost.archives.model import Account, Survey
 from svc_webhost.archives.model import Kind as ItemKind
 from svc_webhost.archives.placing import link_target, placed_at
@@ -34,6 +34,7 @@ from svc_webhost.confined.extract import names_of
 from svc_webhost.confined.layers import Zstd, entries
 from svc_webhost.confined.protocol import Failed, FileError
 from svc_webhost.confined.zip_names import CODECS
+from svc_webhost.htaccess.situation import INDEXES
 
 PART: Final = "part "
 _PART_LENGTH: Final = 8000
@@ -42,6 +43,7 @@ _MOST_TEXT: Final = 1 << 20
 _MOST_TEXTS: Final = 8 << 20
 _MOST_FOLDERS: Final = 8 << 20
 """The most bytes of the names of all folders together."""
+_MOST_RULES: Final = 20_000
 _MOST_LINKS: Final = 20_000
 _NAMED_LINKS: Final = 50
 _LIMITS: Final = {
@@ -57,7 +59,7 @@ def main() -> int:
     try:
         confine(order["uid"], order["gid"])
         with os.fdopen(0, "rb", buffering=1 << 20) as archive, understood():
-            account = survey(archive)
+            account = survey(archive, order.get("settings"))
     except FileError as error:
         print(shown(error.message), flush=True)
         return _REFUSED
@@ -101,8 +103,8 @@ def confine(uid: int, gid: int, root: int | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
-def survey(archive: BinaryIO) -> Account:
-    """Raises FileError."""
+def survey(archive: BinaryIO, settings: Mapping[str, Any] | None = None) -> Account:
+    """`settings` that PHP has in a new site; None: not known. Raises FileError."""
     budget = Budget(os.fstat(archive.fileno()).st_size)
     gathered = _Gathered()
     for member in entries(archive, budget, lambda name: reading.nested(os.fsdecode(name))):
@@ -113,6 +115,7 @@ def survey(archive: BinaryIO) -> Account:
     sought = passwords.password_candidates(found, account, gathered.links)
     contents = _contents(archive, {file for each in sought for file in each.files})
     account.passwords = [each.resolve(contents) for each in sought]
+    account.rules = rules.judged_rules(found, account, contents, settings)
     return account
 
 
@@ -140,6 +143,7 @@ class _Gathered:
         self._survey = Survey()
         self._seen: set[int] = set()
         self._own: dict[str, list[int]] = {}
+        self._contents: dict[bytes, bytes] = {}
         self._texts = self._folders = 0
         self.links: list[tuple[str, str]] = []
 
@@ -162,7 +166,10 @@ class _Gathered:
             return
         if reading.marked(path):
             self._survey.marks.add(path)
-        counted = self._folder(path.rpartition("/")[0])
+        folder, _, name = path.rpartition("/")
+        if name in INDEXES:
+            self._survey.pages.setdefault(folder, []).append(name)
+        counted = self._folder(folder)
         counted[0] += 1
         counted[1] += self._content(path, member)
 
@@ -184,11 +191,24 @@ class _Gathered:
                 kept += block
             else:
                 keep = False
+        if passwords.WANTED.fullmatch(path) is not None:
+            self._rule(path, bytes(kept) if keep else None)
         if keep and not passwords.names_no_password_file(path, kept):
             self._texts += len(kept)
             self._survey.texts[path] = bytes(kept)
         self._survey.size += size
         return size
+
+    def _rule(self, path: str, content: bytes | None) -> None:
+        """Keep an .htaccess file for its verdict. An archive has thousands with the same content, which is kept
+        once."""
+        if content is None or len(self._survey.rules) >= _MOST_RULES:
+            self._survey.whole = False
+            return
+        if content not in self._contents:
+            self._contents[content] = content
+            self._texts += len(content)
+        self._survey.rules[path] = self._contents[content]
 
     def finished(self) -> Survey:
         self._survey.links = dict(self.links)

@@ -83,6 +83,35 @@ class Utf8Pages:
 Wish = FallbackPage | Utf8Pages | Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet
 
 
+def in_words(wish: Wish, domain: str) -> str:
+    """What a site called `domain` gets by the wish, without secrets."""
+    match wish:
+        case Redirected(path, target, _, below):
+            return f"a redirect of {path}{' and all below it' if below else ''} to {target}"
+        case Denied(pattern):
+            return f"visitors are refused {pattern}"
+        case Protected(path, logins):
+            return f"{path} asks for a password; logins brought: {len(logins)}"
+        case HttpsForced():
+            return "visitors are sent to HTTPS"
+        case FallbackPage(path):
+            return f"{path} answers for paths without a file"
+        case Utf8Pages():
+            return "pages are sent as UTF-8"
+        case NameRedirected(name):
+            return f"visitors of {name} are sent to {domain}"
+        case PhpSet(setting, value):
+            return f"PHP has {setting} {value}"
+
+
+def line_in_words(path: str, line: int, text: str, reason: str) -> str:
+    """A line that blocks, with its place and the reason; `path` from the site's home."""
+    return f"{path}:{line}: {text} ({reason})"[:300]
+
+
+NOT_ALL_READ: Final = "not all of the .htaccess files could be read"
+
+
 @dataclass(frozen=True)
 class Opinion:
     """`reason`: the facts, and what to do if there is something to do. `wishes`: what the site needs for a line that

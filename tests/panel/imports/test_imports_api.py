@@ -256,10 +256,16 @@ async def test_a_site_whose_htaccess_says_what_is_not_served_so_is_not_opened_un
 
     await world.applied(imported)
     addon, main = await world.site(ADDON), await world.site(MAIN)
-    notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
+    notes = (await world.shown(imported))["notes"]
+    planned = of(imported, "site")
 
     assert (addon["status"], main["status"]) == ("suspended", "active")
-    assert any("Require ip 192.0.2.0/24" in note for note in notes)
+    assert (planned[ADDON][0], planned[MAIN][0]) == ("change", "import")
+    assert "it is suspended until its owner has checked lines of its .htaccess files" in planned[ADDON][1]
+    assert [
+        item["action"] for item in imported["plan"] if "public/.htaccess:1: Require ip 192.0.2.0/24 (" in item["reason"]
+    ] == ["leave_out"]
+    assert notes == []
 
 
 async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_the_site_is_open(world: World) -> None:
@@ -280,7 +286,7 @@ async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_th
     denied = (await world.ada.get(f"/sites/{site['id']}/denied-paths")).json()
     php = (await world.ada.get(f"/sites/{site['id']}/php")).json()
     report = (await world.ada.get(f"/sites/{site['id']}/htaccess")).json()
-    notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
+    planned = [item["reason"] for item in imported["plan"] if item["name"] == ADDON]
 
     assert job["status"] == "succeeded", job
     assert (site["status"], site["force_https"]) == ("active", True)
@@ -291,9 +297,10 @@ async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_th
     assert [each["pattern"] for each in denied] == ["*.bak", "*.sql", "/private"]
     assert php["settings"]["memory_limit_mib"] == 512
     assert (report["ready"], report["counts"]["translated"]) == (True, 11)
-    assert "from .htaccess: PHP has memory_limit_mib 512" in notes
-    assert "from .htaccess: visitors are refused /private" in notes
-    assert "from .htaccess: /index.html answers for paths without a file" in notes
+    assert "from .htaccess: PHP has memory_limit_mib 512" in planned
+    assert "from .htaccess: visitors are refused /private" in planned
+    assert "from .htaccess: /index.html answers for paths without a file" in planned
+    assert (await world.shown(imported))["notes"] == []
 
 
 async def test_a_site_is_not_opened_for_what_could_be_told_beside_what_could_not(world: World) -> None:
@@ -303,12 +310,13 @@ async def test_a_site_is_not_opened_for_what_could_be_told_beside_what_could_not
     await world.applied(imported)
     site = await world.site(ADDON)
 
-    notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
+    planned = [item["reason"] for item in imported["plan"] if item["name"] == ADDON]
 
     assert site["status"] == "suspended"
-    assert [note for note in notes if note.startswith("public/.htaccess:")] == [
-        note for note in notes if "Require ip" in note
+    assert [line for line in planned if line.startswith("public/.htaccess:")] == [
+        line for line in planned if "Require ip" in line
     ]
+    assert (await world.shown(imported))["notes"] == []
 
 
 async def test_a_name_that_another_customer_has_fails_the_import_and_nothing_is_taken(world: World) -> None:
@@ -346,7 +354,7 @@ async def test_an_import_that_a_restart_interrupted_is_applied_again_without_dup
         world.mariadb.before = type(world.mariadb)(world.mariadb.kind).before
         interrupted = (await world.ada.get(f"/jobs/{begun['id']}")).json()
         failed = await world.shown(imported)
-        (world.home(await world.site(MAIN)) / "public" / "left-behind").write_text("x")
+        (world.home(await world.site(MAIN)) / "public" / "since").write_text("x")
 
         again = await world.applied(imported)
         sites = (await world.ada.get("/sites")).json()["items"]
@@ -356,7 +364,7 @@ async def test_an_import_that_a_restart_interrupted_is_applied_again_without_dup
         assert again["status"] == "succeeded", again
         assert sorted(site["domain"] for site in sites) == [ADDON, MAIN]
         assert list(world.mariadb.contents.values()) == [foreign.DUMP]
-        assert not (world.home(await world.site(MAIN)) / "public" / "left-behind").exists()
+        assert (world.home(await world.site(MAIN)) / "public" / "since").exists()
 
 
 async def test_a_reading_that_a_restart_interrupted_begins_anew_and_names_its_job(

@@ -127,7 +127,9 @@ def trees() -> dict[str, Tree]:
 
 
 async def applied_again(world: World, imported: dict[str, Any]) -> dict[str, Any]:
-    await world.panel.database.execute("UPDATE imports SET status = 'failed', problem = 'cut'")
+    await world.panel.database.execute(
+        "UPDATE imports SET status = 'failed', problem = 'cut', choices = choices - 'imported'"
+    )
     return await world.applied(imported)
 
 

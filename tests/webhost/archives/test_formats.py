@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 from svc_webhost.archives import cpmove, reading, tree
 from svc_webhost.archives.applications import database_of, rewritten
 from svc_webhost.archives.crontab import NoTaskError, read_crontab, typed
-from svc_webhost.archives.model import FoundSite, FoundTask, Survey, account_of
+from svc_webhost.archives.model import FoundSite, FoundTask, Kind, Survey, account_of
 from svc_webhost.archives.placing import link_target, placed_at
 from svc_webhost.archives.zonefile import read_zone
+from svc_webhost.confined.survey import survey
+from tests.support.foreign_archives import Packer
 
 SITE = FoundSite(
     "shop.example",
@@ -140,6 +144,61 @@ $x = '/home/ada/public_html2/';
 def test_a_wp_config_that_reads_its_database_elsewhere_is_told() -> None:
     with pytest.raises(ValueError, match="DB_NAME"):
         rewritten(b"<?php define('DB_NAME', getenv('X'));", {"DB_NAME": "x"}, {})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "new"),
+    [
+        (
+            "configuration.php",
+            b"<?php class JConfig { public $host = 'localhost'; public $user = 'ada_j'; public $password = 'a\\'b;';\n"
+            b"public $db = 'ada_joomla'; public $dbprefix = 'x_'; public $tmp_path = '/home/ada/j/tmp'; }",
+            b"<?php class JConfig { public $host = 'h'; public $user = 'u'; public $password = 'p';\n"
+            b"public $db = 'n'; public $dbprefix = 'x_'; public $tmp_path = '/srv/s1/public/tmp'; }",
+        ),
+        (
+            "LocalSettings.php",
+            b'$wgDBserver = "localhost";\n$wgDBname = "ada_joomla";\n$wgDBuser = "a";\n$wgDBpassword = "b";\n',
+            b"$wgDBserver = 'h';\n$wgDBname = 'n';\n$wgDBuser = 'u';\n$wgDBpassword = 'p';\n",
+        ),
+        (
+            ".env",
+            b'APP_KEY=x\r\nDB_HOST=127.0.0.1\r\nDB_DATABASE=ada_joomla\nDB_USERNAME="a"\nDB_PASSWORD= # none\n'
+            b"LOG=/home/ada/j\n",
+            b"APP_KEY=x\r\nDB_HOST=h\r\nDB_DATABASE=n\nDB_USERNAME=u\nDB_PASSWORD=p\nLOG=/srv/s1/public\n",
+        ),
+    ],
+)
+def test_configurations_of_other_products_get_the_new_database(file: str, text: bytes, new: bytes) -> None:
+    values = {"DB_NAME": "n", "DB_USER": "u", "DB_PASSWORD": "p", "DB_HOST": "h"}
+
+    assert database_of(text, file) == "ada_joomla"
+    assert rewritten(text, values, {"/home/ada/j": "/srv/s1/public"}, file) == new
+
+
+@pytest.mark.parametrize("line", ["DB_URL=mysql://a:b@localhost/c", "DATABASE_URL='mysql://x'", "DB_CONNECTION=pgsql"])
+def test_an_environment_that_says_its_database_otherwise_is_left_as_it_is(line: str) -> None:
+    assert database_of(f"{line}\nDB_DATABASE=ada_joomla\n".encode(), ".env") is None
+
+
+def test_a_site_within_another_sites_product_keeps_no_uploads_of_it(tmp_path: Path) -> None:
+    packed = Packer()
+    packed.file("cp/ada", "DNS=shop.example\n")
+    packed.file("userdata/main", "main_domain: shop.example\nsub_domains:\n  - in.shop.example\n")
+    packed.file("userdata/in.shop.example", "documentroot: /home/ada/public_html/in\n")
+    variables = 'MAILTO="ada@shop.example"\nSHELL="/bin/bash"\nPATH=/opt/bin\n'
+    packed.file("cron/ada", f"{variables}@daily php public_html/x.php\n")
+    for name in ("wp-load.php", "x.php", "in/index.html"):
+        packed.file(f"homedir/public_html/{name}", "x")
+
+    (tmp_path / "archive").write_bytes(packed.whole())
+    with (tmp_path / "archive").open("rb") as archive:
+        account = survey(archive)
+
+    assert [list(site.uploads) for site in account.sites] == [["/wp-content/uploads"], []]
+    named = [left.name for left in account.left if left.kind is Kind.TASK]
+    assert named == ["MAILTO=ada@shop.example", "PATH=/opt/bin"]
+    assert [typed(task, account.sites).path for task in account.tasks] == ["public/x.php"]
 
 
 def test_a_zone_file_is_read_into_logical_records() -> None:

@@ -16,6 +16,7 @@ from svc_common.errors import conflict, invalid
 from svc_webhost import confined
 from svc_webhost.archives.model import account_of
 from svc_webhost.folders import HostFolders
+from svc_webhost.php import PhpSettings
 
 KIND: Final = "import.analyse"
 SECONDS: Final = 3600.0
@@ -69,7 +70,8 @@ class ImportAnalysis:
             if size > _MOST_ANSWERED:
                 raise conflict("The archive has more contents than an account can have; no plan was made.")
 
-        order = json.dumps({"uid": folder.uid, "gid": folder.gid})
+        settings = PhpSettings().model_dump(mode="json")
+        order = json.dumps({"uid": folder.uid, "gid": folder.gid, "settings": settings})
         command = (sys.executable, "-I", "-S", "-X", "utf8", str(_SURVEY), order)
         try:
             await run.program(command, seconds=SECONDS, stdin=folder.path / "archive", read=take)

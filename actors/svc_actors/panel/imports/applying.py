@@ -1,8 +1,12 @@
 """The job that creates the sites of an import, and its steps.
 
-Every step may be repeated: sites that an earlier attempt created are used again (`import_sites`), their files and
-databases are replaced, and existing tasks and records stay. Files are written by the account of their site, and SQL
+Every step may be repeated: sites that an earlier attempt created are used again (`import_sites`). What was imported
+completely is recorded (`parts`: files of a site, one database, its tasks and certificate) and not imported again, since
+the site may have changed since; the other parts are replaced. Files are written by the account of their site, and SQL
 runs as the owner of its database, each in a confined process.
+
+A site whose files cannot be placed, and a database that cannot be loaded, fail alone: the job goes on with the others,
+and fails at its end with the names of these.
 
 Visitors reach no file before the web server refuses what the .htaccess files deny: a site's files are unpacked aside
 and judged there, their settings are served or the site is suspended, and then the files are moved into place. If the
@@ -18,6 +22,7 @@ Rejected:
   wait for one line; while it is suspended, the site serves nothing that the old host denied.
 - Comparing files and databases after a failure and adding what is missing. A database with half a dump looks like one
   with a complete dump that was changed since.
+- Importing everything again after a failure. Of thirty sites, twenty-nine may be in use by then.
 - Reading the archive once for all sites. Instead each site's files are unpacked by the site's own account, so that no
   process has the files of two sites.
 - Closing each site until its files were judged in place. A site that is imported again would be down while its files
@@ -30,9 +35,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -53,24 +58,31 @@ from svc_actors.panel.imports.applied import (
     site_password_files,
 )
 from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, imported_state, lost_rows
-from svc_actors.panel.imports.extras import CALLER, ExtrasImporter
+from svc_actors.panel.imports.extras import CALLER, ExtrasImporter, Note
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
     aliases_of,
-    is_wordpress_database,
+    from_rules,
+    is_configured,
     labels_of,
     readers_of,
+    rules_of,
     site_php,
     uploads_of,
 )
 from svc_actors.panel.imports.records import (
+    FILES,
+    SETTINGS,
     ImportRow,
     lock_import,
+    part_of,
+    parts_of,
     read_import,
     sites_of,
     write_choices,
     write_move,
+    write_part,
     write_site,
     write_tables,
 )
@@ -93,6 +105,7 @@ from svc_webhost import confined
 from svc_webhost.accepted import no_programs_in
 from svc_webhost.archives.model import FoundDatabase, FoundSite, Kind
 from svc_webhost.archives.placing import ASIDE, below, placed_at
+from svc_webhost.archives.rules import MOST_NAMED
 from svc_webhost.confined.protocol import PlaceImported, RewriteConfiguration
 from svc_webhost.database_clients import HOST
 from svc_webhost.databases import DatabaseError, EngineKind, SiteFile, database_name
@@ -112,8 +125,7 @@ _FILES_SECONDS: Final = 600.0
 # The time for all sites of a failed import together. It is short, because a stop of the core waits for this work.
 # Helpers finish work that they have started.
 _CLEAN_SECONDS: Final = 30.0
-# The most lines of a site that the outcome names. The analysis of the site's .htaccess files lists the others.
-_NAMED: Final = 20
+_NAMED: Final = 10
 
 
 async def start_apply(
@@ -125,7 +137,10 @@ async def start_apply(
         "without": sorted(choices.without),
         "accept_htaccess": accept_htaccess,
     }
-    await write_choices(tx, locked.id, owner_id, chosen)
+    done = await parts_of(tx, locked.id)
+    # What was said about a part that is imported stays true.
+    said = [note for note in locked.outcome or () if note.get("part") in done.get(note.get("site") or "", ())]
+    await write_choices(tx, locked.id, owner_id, chosen, said)
     job = await enqueue(
         tx,
         NewJob(
@@ -151,65 +166,95 @@ class ImportApplication:
 
     async def make_sites(self, run: JobRun) -> None:
         applied = await self._applied(run)
-        made = await sites_of(self._database, applied.row.id)
-        for number, found in enumerate(applied.sites):
-            site = await self._make(applied, found, made.get(found.domain))
-            try:
-                await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.build))
-            except DeliveryError as error:
-                raise unavailable(why_undelivered(error), hint=_AGAIN) from error
-            await run.log(f"The site {site.domain} is created.")
+        for number, (found, site) in enumerate(await self._make(applied)):
+            about = Note(Kind.SITE, site.domain, found.domain, FILES)
+            async with self._alone(run, applied, about, "it was not created"):
+                try:
+                    await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.build))
+                except DeliveryError as error:
+                    raise unavailable(why_undelivered(error), hint=_AGAIN) from error
+                await run.log(f"The site {site.domain} is created.")
             await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def place_files(self, run: JobRun) -> None:
         async with self._nothing_staged_on_failure(run):
             applied = await self._applied(run)
+            done = await parts_of(self._database, applied.row.id)
             for number, (found, site) in enumerate(await self._made(applied)):
-                entries = await self._unpack(run, applied, found, site)
-                closed = await self._judge(run, applied, found, site)
-                await self._place(site, closed=closed)
-                await run.log(f"{entries:,} entries were put into {site.domain}.")
+                if site.status is SiteStatus.FAILED:
+                    continue
+                about = Note(Kind.FILES, site.domain, found.domain, FILES)
+                async with self._alone(run, applied, about, "its files were not placed"):
+                    if FILES in done[found.domain]:
+                        await self._unpack_rest(run, applied, found, site, done[found.domain])
+                    else:
+                        await self._place_site(run, applied, found, site)
                 await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def load_databases(self, run: JobRun) -> None:
         async with self._nothing_staged_on_failure(run):
             applied = await self._applied(run)
             labels = labels_of(applied.account)
+            done = await parts_of(self._database, applied.row.id)
             for found, site in await self._made(applied):
-                for database in applied.databases(found):
-                    login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
-                    await self._load(run, applied, site, database, labels[database.name])
-                    if database.readers:
-                        await self._add_reader(run, applied, site, database)
-                    if is_wordpress_database(found, database):
-                        await self._configure(run, applied, found, site, login)
+                # The dumps come with the files, so that without these there is nothing to load.
+                for database in applied.databases(found) if FILES in done[found.domain] else ():
+                    if part_of(database.name) in done[found.domain]:
+                        continue
+                    about = Note(Kind.DATABASE, database.name, found.domain, part_of(database.name))
+                    async with self._alone(run, applied, about, NOT_LOADED.removesuffix(": ")):
+                        login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
+                        loaded = await self._load(run, applied, about, site, database, labels[database.name])
+                        if database.readers:
+                            await self._add_reader(run, applied, about, site, database)
+                        # Also if the dump was not loaded: another dump may be imported into the database.
+                        if is_configured(found, database):
+                            await self._configure(run, applied, found, site, login)
+                        if loaded:
+                            await run.transact(partial(write_part, applied.row.id, site.id, part_of(database.name)))
 
-    async def _add_reader(self, run: JobRun, applied: Applied, site: SiteRow, database: FoundDatabase) -> None:
+    async def _add_reader(
+        self, run: JobRun, applied: Applied, about: Note, site: SiteRow, database: FoundDatabase
+    ) -> None:
         """Without this user the import is complete as well: nothing else here has its password."""
         label, reader = labels_of(applied.account)[database.name], readers_of(applied.account)[database.name]
         try:
             await self._parts.wordpress.make_reader(site, label, reader, CALLER)
         except ServiceError as error:
-            await self._rest.note(run, applied, Kind.DATABASE_USER, reader, f"it was not created: {error.message}")
+            about = replace(about, kind=Kind.DATABASE_USER, name=reader)
+            await self._rest.note(run, applied, about, f"it was not created: {error.message}")
 
     async def set_up(self, run: JobRun) -> None:
         async with self._nothing_staged_on_failure(run):
             applied = await self._applied(run)
-            made = await self._made(applied)
-            for found, site in made:
+            done = await parts_of(self._database, applied.row.id)
+            for found, site in await self._made(applied):
+                if FILES not in done[found.domain] or SETTINGS in done[found.domain]:
+                    continue
                 if applied.wordpress_database(found) is not None:
                     await run.transact(partial(_installed, site.id))
                 await self._rest.add_tasks(run, applied, found, site)
                 certificate = applied.certificate(found)
                 if certificate is not None:
                     await self._rest.upload(run, applied, certificate, site)
+                await run.transact(partial(write_part, applied.row.id, site.id, SETTINGS))
             for zone in applied.account.zones:
                 if applied.choices.wants(Kind.DNS, zone.name):
-                    await self._rest.serve_zone(run, applied, zone.name, [site for _, site in made])
+                    await self._rest.serve_zone(run, applied, zone.name)
 
     async def tidy(self, run: JobRun) -> None:
-        applied = await self._applied(run)
-        for _, site in await self._made(applied):
+        async with self._nothing_staged_on_failure(run):
+            applied = await self._applied(run)
+            done = await parts_of(self._database, applied.row.id)
+            made = await self._made(applied)
+            left = _left(applied, made, done)
+            if left:
+                more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+                raise conflict(
+                    f"Not imported: {'; '.join(left[:_NAMED])}{more}. Everything else was.",
+                    hint="Apply the import again: it imports these alone. Or leave them out (--without).",
+                )
+        for _, site in made:
             await remove_staged(self._parts.files, self._parts.folders, site)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
@@ -229,12 +274,22 @@ class ImportApplication:
         problem = job.error.message if job.error is not None else "It was cancelled."
         await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
 
-    async def _make(self, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
-        """The record of the site. The owner's plan, and the names of other sites, count as they are now and not as they
-        were when the import was planned."""
+    async def _make(self, applied: Applied) -> list[tuple[FoundSite, SiteRow]]:
+        """The records of all sites. The owner's plan, and the names of other sites, count as they are now and not as
+        they were when the import was planned: if they do not allow one of the sites, none is created."""
+
+        async def write(tx: Transaction) -> list[tuple[FoundSite, SiteRow]]:
+            made = await sites_of(tx, applied.row.id)
+            return [
+                (found, await self._make_site(tx, applied, found, made.get(found.domain))) for found in applied.sites
+            ]
+
+        return await self._database.transact(write)
+
+    async def _make_site(self, tx: Transaction, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
         # `there` is the site that an earlier attempt has created. If its creation failed, `create_site` below tries
         # again with the same number and row.
-        there = None if made is None else await read_site(self._database, made)
+        there = None if made is None else await read_site(tx, made)
         if there is not None and there.status is not SiteStatus.FAILED:
             return there
         version = site_php(found, applied.server)
@@ -249,37 +304,89 @@ class ImportApplication:
             php=SitePhp(version=version),
             limits=Limits(),
         )
+        site = await create_site(tx, CALLER, new)
+        # Written in the transaction that creates the site: if the core is killed here, either both exist or neither.
+        if there is None:
+            await write_site(tx, applied.row.id, found.domain, site.id)
+        if wordpress:
+            email = await tx.fetchval("SELECT email FROM users WHERE id = $1", site.owner_id)
+            await write_order(tx, site.id, WordPressOrder(site.domain, "", email))
+        return site
 
-        async def write(tx: Transaction) -> SiteRow:
-            site = await create_site(tx, CALLER, new)
-            # Written in the transaction that creates the site: if the core is killed here, either both exist or
-            # neither.
-            if there is None:
-                await write_site(tx, applied.row.id, found.domain, site.id)
-            if wordpress:
-                email = await tx.fetchval("SELECT email FROM users WHERE id = $1", site.owner_id)
-                await write_order(tx, site.id, WordPressOrder(site.domain, "", email))
-            return site
+    @asynccontextmanager
+    async def _alone(self, run: JobRun, applied: Applied, about: Note, what: str) -> AsyncIterator[None]:
+        """If the work in it fails, the outcome says why, and the job goes on. `tidy` finds that the part is missing."""
+        try:
+            yield
+        except ServiceError as error:
+            await self._rest.note(run, applied, about, f"{what}: {error.message}")
 
-        return await self._database.transact(write)
+    async def _place_site(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
+        entries = await self._unpack(run, applied, found, site)
+        closed = await self._judge(run, applied, found, site)
+        await self._place(site, closed=closed)
+        await run.transact(partial(write_part, applied.row.id, site.id, FILES))
+        await run.log(f"{entries:,} entries were put into {site.domain}.")
 
     async def _unpack(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> int:
         """Unpacks the site's part of the archive where no visitor gets, and returns how many entries it had."""
+        # Dumps, keys and passwords go into a folder that no web server reads, until `tidy` removes it.
+        aside = {file: f"{ASIDE}/{name}" for file, name in self._aside(applied, found, frozenset()).items()}
+        took = await self._take(
+            run,
+            applied,
+            site,
+            into=STAGED,
+            site_found=asdict(found),
+            files=outside_password_files(applied, found) | aside,
+            private=sorted(site_password_files(applied, found)),
+        )
+        if took.get("links_left"):
+            about = Note(Kind.FILES, site.domain, found.domain, FILES)
+            named = any(each.kind is Kind.FILES and placed_at(found, each.name) for each in applied.account.left)
+            await self._rest.say(run, applied, about, f"{took['links_left']} links were left out", planned=named)
+        return int(took.get("entries", 0))
+
+    async def _unpack_rest(
+        self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow, done: Collection[str]
+    ) -> None:
+        """Unpacks what the other parts of a site need whose files an earlier attempt has placed."""
+        files = self._aside(applied, found, done)
+        if files:
+            await self._take(run, applied, site, into=ASIDE, site_found=None, files=files, private=[])
+
+    def _aside(self, applied: Applied, found: FoundSite, done: Collection[str]) -> dict[str, str]:
+        """Dumps and certificate files of the parts that are not imported yet, with their names in `ASIDE`."""
+        labels = labels_of(applied.account)
+        dumps = [each for each in applied.databases(found) if part_of(each.name) not in done]
+        aside = {each.dump: f"{labels[each.name]}.sql" for each in dumps}
+        certificate = applied.certificate(found)
+        if certificate is not None and SETTINGS not in done:
+            aside |= {file: f"{number}.pem" for number, file in enumerate(certificate.files)}
+        return aside
+
+    async def _take(
+        self,
+        run: JobRun,
+        applied: Applied,
+        site: SiteRow,
+        *,
+        into: str,
+        site_found: Mapping[str, Any] | None,
+        files: Mapping[str, str],
+        private: Sequence[str],
+    ) -> dict[str, Any]:
+        """Runs `svc_webhost.confined.take` for the site, and returns what it answers."""
         # First remove what an earlier attempt has left.
         await remove_staged(self._parts.files, self._parts.folders, site)
-        # Dumps, keys and passwords go into a folder that no web server reads, until `tidy` removes it.
-        aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
-        certificate = applied.certificate(found)
-        if certificate is not None:
-            aside |= {file: f"{ASIDE}/{number}.pem" for number, file in enumerate(certificate.files)}
         order = {
             "uid": site.account.uid,
             "gid": site.account.uid,
             "root": str(self._parts.folders.sites / site.account.name),
-            "into": STAGED,
-            "site": asdict(found),
-            "files": outside_password_files(applied, found) | aside,
-            "private": sorted(site_password_files(applied, found)),
+            "into": into,
+            "site": site_found,
+            "files": files,
+            "private": private,
         }
         took: dict[str, Any] = {}
 
@@ -299,9 +406,7 @@ class ImportApplication:
                 f"The files of {site.domain} were not placed: {failed.last or failed.message}",
                 hint="The site has the files that it had. Fix the cause, then apply the import again.",
             ) from failed
-        if took.get("links_left"):
-            await self._rest.note(run, applied, Kind.FILES, site.domain, f"{took['links_left']} links were left out")
-        return int(took.get("entries", 0))
+        return took
 
     async def _place(self, site: SiteRow, *, closed: bool) -> None:
         """Replaces the site's files by the unpacked ones. `closed`: only while the site is suspended."""
@@ -320,10 +425,6 @@ class ImportApplication:
         # This also removes the previous document root, which is now there.
         await remove_staged(self._parts.files, self._parts.folders, there, STAGED)
 
-    def _dumps(self, applied: Applied, found: FoundSite) -> list[tuple[FoundDatabase, str]]:
-        labels = labels_of(applied.account)
-        return [(database, labels[database.name]) for database in applied.databases(found)]
-
     async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> bool:
         """Translates the site's .htaccess files into settings of the panel. If lines are left that block, and nobody
         has accepted them, the site is suspended; returns whether it must be."""
@@ -331,13 +432,15 @@ class ImportApplication:
         # no longer block.
         passwords = imported_password_files(applied, found)
         site = await self._close_uploads(run, applied, found, site)
-        site = await self._tell(run, applied, site, passwords)
+        site = await self._tell(run, applied, found, site, passwords)
         parts = self._parts
         blocking = await blocking_lines(parts.files, parts.folders, self._database, site, passwords, STAGED)
         if not blocking:
             return False
-        for line in blocking[:_NAMED]:
-            await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, line)
+        about = Note(Kind.CONFIGURATION, site.domain, found.domain, FILES)
+        planned = rules_of(applied.account, found)
+        for line in blocking[:MOST_NAMED]:
+            await self._rest.say(run, applied, about, line, planned=line in planned.blocking)
         if (applied.row.choices or {}).get("accept_htaccess"):
             return False
         # Read again: unpacking takes hours, and others may have suspended or opened the site meanwhile.
@@ -349,7 +452,8 @@ class ImportApplication:
         )
         asking = self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
         await finished(asking)
-        await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
+        about = replace(about, kind=Kind.SITE)
+        await self._rest.say(run, applied, about, f"suspended: {reason}", planned=planned.blocks > 0)
         return True
 
     async def _close_uploads(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> SiteRow:
@@ -371,7 +475,12 @@ class ImportApplication:
         return await read_site(self._database, site.id) or site
 
     async def _tell(
-        self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]
+        self,
+        run: JobRun,
+        applied: Applied,
+        found: FoundSite,
+        site: SiteRow,
+        passwords: Mapping[str, PasswordsAt | str],
     ) -> SiteRow:
         """Returns the site with its new settings. If the panel refuses them, the lines still block."""
         parts = self._parts
@@ -395,11 +504,18 @@ class ImportApplication:
                 raise
             await run.log(f"The .htaccess files of {site.domain} were not translated: {error.message}")
         else:
-            for line in changed.result[:_NAMED]:
-                await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
+            about = Note(Kind.CONFIGURATION, site.domain, found.domain, FILES)
+            planned = rules_of(applied.account, found).settings
+            for line in changed.result[:MOST_NAMED]:
+                await self._rest.say(run, applied, about, from_rules(line), planned=line in planned)
         return await read_site(self._database, site.id) or site
 
-    async def _load(self, run: JobRun, applied: Applied, site: SiteRow, database: FoundDatabase, label: str) -> None:
+    async def _load(
+        self, run: JobRun, applied: Applied, about: Note, site: SiteRow, database: FoundDatabase, label: str
+    ) -> bool:
+        """Returns whether there is nothing to repeat. A database whose dump was not loaded is empty: if it had the
+        dump up to the point where it breaks off, it would look imported. This blocks the verification of the
+        migration."""
         name = database_name(site.number, label)
         database_id = await self._database.fetchval(
             "SELECT id FROM databases WHERE engine = 'mariadb' AND name = $1", name
@@ -411,35 +527,34 @@ class ImportApplication:
         except ServiceError as error:
             if error.code is not ErrorCode.INVALID:
                 raise
-            # A dump that the old host did not complete fails alone: if it were loaded up to the point where it breaks
-            # off, it would look imported. Its database stays empty, which blocks the verification of the migration.
-            await self._rest.note(run, applied, Kind.DATABASE, database.name, f"{NOT_LOADED}{error.message}")
-            return
+            # The old host did not complete it, so that another attempt would find the same.
+            await self._rest.note(run, applied, about, f"{NOT_LOADED}{error.message}")
+            return True
         # Emptied after the dump was checked and before it is loaded: a second attempt must not load into what the first
         # attempt has left.
         await self._parts.databases.empty(database_id)
         told = Counted(run)
         try:
             await server.load(name, source, site.account, told.program, rows=True)
-        except ProgramFailed as failed:
-            raise conflict(
-                f"The dump of {database.name} was not loaded: {failed.last or failed.message}",
-                hint="Leave the database out (without), or fix the dump, then apply the import again.",
-            ) from failed
-        except DatabaseError as error:
-            raise unavailable(str(error)) from error
+        except (ProgramFailed, DatabaseError) as error:
+            why = (error.last or error.message) if isinstance(error, ProgramFailed) else str(error)
+            await self._rest.note(run, applied, about, f"{NOT_LOADED}{why}")
+            await self._parts.databases.empty(database_id)
+            return False
         await run.log(f"The database {database.name} is now {name}.")
         came = await imported_state(self._parts.tables, name, told.rows)
         await run.transact(partial(_came, site.id, database.name, came))
         for line in lost_rows(came):
-            await self._rest.note(run, applied, Kind.DATABASE, database.name, line)
+            await self._rest.note(run, applied, about, line)
+        return True
 
     async def _configure(
         self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow, login: SiteDatabase
     ) -> None:
-        assert found.wordpress is not None
-        # wp-config.php is the customer's text, so the site's confined helper rewrites it, not the core.
-        path = placed_at(found, found.wordpress)
+        configuration = found.wordpress or found.configuration
+        assert configuration is not None
+        # It is the customer's text, so the site's confined helper rewrites it, not the core.
+        path = placed_at(found, configuration)
         assert path is not None
         folder = site_folder(self._parts.folders, site)
         values = {
@@ -448,23 +563,23 @@ class ImportApplication:
             "DB_PASSWORD": login.password,
             "DB_HOST": HOST,
         }
-        rest = below(found.home_in_archive, found.root)
-        # Paths in wp-config.php that lead into the old home, such as that of a cache, are changed to the folder on this
-        # server.
+        # Paths in it that lead into the old home, such as that of a cache, are changed to the folder on this server.
         paths = {}
-        if found.old_home is not None and rest is not None:
-            paths[f"{found.old_home.rstrip('/')}/{rest}"] = str(folder.path / "public")
+        for old, new in ((found.root, folder.path / "public"), (found.application, folder.path)):
+            rest = None if old is None else below(found.home_in_archive, old)
+            if found.old_home is not None and rest is not None:
+                paths[f"{found.old_home.rstrip('/')}/{rest}"] = str(new)
         order = json.dumps({"values": values, "paths": paths}).encode()
         answer = await self._parts.files.ask(folder, RewriteConfiguration(path), order, seconds=_FILES_SECONDS)
         problem = answer.result["problem"]
+        assert found.database is not None
+        about = Note(Kind.CONFIGURATION, path, found.domain, part_of(found.database))
         if problem is not None:
-            await self._rest.note(
-                run, applied, Kind.CONFIGURATION, path, f"{problem}: write the new database into it yourself"
-            )
+            await self._rest.note(run, applied, about, f"{problem}: write the new database into it yourself")
             return
         if applied.choices.domain(found) != found.domain:
             reason = f"its URLs still name {found.domain}: change them in its settings"
-            await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, reason)
+            await self._rest.note(run, applied, replace(about, name=site.domain), reason)
 
     @asynccontextmanager
     async def _nothing_staged_on_failure(self, run: JobRun) -> AsyncIterator[None]:
@@ -493,6 +608,23 @@ class ImportApplication:
                 raise not_found(f"The site of {each.domain} was deleted meanwhile.", hint="Apply the import again.")
             found.append((each, site))
         return found
+
+
+def _left(
+    applied: Applied, made: Sequence[tuple[FoundSite, SiteRow]], done: Mapping[str, Collection[str]]
+) -> list[str]:
+    """What is not imported, each with the reason that the outcome has."""
+    why = {(note.get("site"), note.get("part")): f" ({note['reason']})" for note in applied.row.outcome or ()}
+    left = []
+    for found, site in made:
+        if FILES not in done[found.domain]:
+            left.append(f"the site {site.domain}{why.get((found.domain, FILES), '')}")
+            continue
+        for database in applied.databases(found):
+            part = part_of(database.name)
+            if part not in done[found.domain]:
+                left.append(f"the database {database.name} of {site.domain}{why.get((found.domain, part), '')}")
+    return left
 
 
 def _require_closed(site: SiteRow) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from svc_actors.panel.dns.records import NewRecord
 from svc_actors.panel.dns.zone import DnsZone
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.imports.applied import Applied, Parts
-from svc_actors.panel.imports.plan import (
-    PlanAction,
-    names_of,
-    task_of,
-)
-from svc_actors.panel.imports.records import (
-    add_outcome,
-)
+from svc_actors.panel.imports.plan import NOT_SERVED, names_of, registered, task_of
+from svc_actors.panel.imports.records import SETTINGS, add_outcome
 from svc_actors.panel.imports.zones import ImportedZones
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.schedules.cron import BadCronError, Cron, next_time, zone_of
@@ -34,6 +29,17 @@ MOST_FILE: Final = 1 << 20
 CALLER: Final = service_itself("import.apply")
 
 
+@dataclass(frozen=True)
+class Note:
+    """The item that a note of the outcome is about. `site` is the domain in the archive, and `part` the part of it
+    (`records.parts_of`): the note stays when the import is applied again and the part is imported already."""
+
+    kind: Kind
+    name: str
+    site: str | None = None
+    part: str | None = None
+
+
 class ExtrasImporter:
     """Imports the scheduled tasks, certificates and DNS zones of an account's sites. An item that cannot be imported is
     named in the outcome and does not stop the import."""
@@ -47,10 +53,11 @@ class ExtrasImporter:
             task = task_of(applied.account, number)
             if task is None or task.domain != source.domain or not applied.choices.wants(Kind.TASK, str(number)):
                 continue
+            about = Note(Kind.TASK, line.command, source.domain, SETTINGS)
             try:
                 following = next_time(Cron.parse(task.cron), zone_of("UTC"), self._parts.clock())
             except BadCronError as error:
-                await self.note(run, applied, Kind.TASK, line.command, str(error))
+                await self.note(run, applied, about, str(error))
                 continue
             values = {
                 "name": f"imported-{number + 1}",
@@ -74,7 +81,7 @@ class ExtrasImporter:
                     told = {"site": site.domain, "kind": values["kind"], "cron": values["cron"]}
                     await audit.record(tx, CALLER, schedule.target(locked), told)
 
-            await self._tolerating(run, applied, Kind.TASK, line.command, lambda: run.transact(write))
+            await self._tolerating(run, applied, about, lambda: run.transact(write))
 
     async def upload(self, run: JobRun, applied: Applied, source: FoundCertificate, site: SiteRow) -> None:
         folder = site_folder(self._parts.folders, site)
@@ -88,14 +95,14 @@ class ExtrasImporter:
             await self._parts.certificates.upload(CALLER, site, chain, key.encode(), in_job=True)
             await run.log(f"{site.domain} is served with its certificate.")
 
-        await self._tolerating(run, applied, Kind.CERTIFICATE, source.domain, upload)
+        about = Note(Kind.CERTIFICATE, source.domain, source.domain, SETTINGS)
+        await self._tolerating(run, applied, about, upload)
 
-    async def serve_zone(self, run: JobRun, applied: Applied, zone: str, sites: Sequence[SiteRow]) -> None:
-        rows = await self._database.fetch(
-            "SELECT DISTINCT registrable FROM site_domains WHERE site_id = ANY($1::uuid[])", [site.id for site in sites]
-        )
-        if zone not in {row["registrable"] for row in rows}:
-            await self.note(run, applied, Kind.DNS, zone, "no imported site has a name in it, so it is not served here")
+    async def serve_zone(self, run: JobRun, applied: Applied, zone: str) -> None:
+        about = Note(Kind.DNS, zone)
+        if zone not in registered(applied.account, applied.choices):
+            # The plan of the account says this of zones of subdomains; here the choices count too.
+            await self.note(run, applied, about, NOT_SERVED)
             return
         names = names_of(applied.account, applied.choices)
         here = ImportedZones(applied.account.zones, names, self._parts.addresses).here(zone)
@@ -108,14 +115,14 @@ class ExtrasImporter:
             change = await zone_actor.ask(DnsZone.put_back, CALLER, applied.row.owner_id, wanted)
             row = await change.finished()
             for name, reason in change.result.items():
-                await self.note(run, applied, Kind.DNS, name, reason)
+                await self.note(run, applied, Note(Kind.DNS, name), reason)
             if not row.served:
-                await self.note(run, applied, Kind.DNS, zone, f"recorded, and not served yet: {row.problem}")
+                await self.note(run, applied, about, f"recorded, and not served yet: {row.problem}")
 
-        await self._tolerating(run, applied, Kind.DNS, zone, serve)
+        await self._tolerating(run, applied, about, serve)
 
     async def _tolerating(
-        self, run: JobRun, applied: Applied, kind: Kind, name: str, work: Callable[[], Awaitable[None]]
+        self, run: JobRun, applied: Applied, about: Note, work: Callable[[], Awaitable[None]]
     ) -> None:
         """If the work is refused, the reason goes into the outcome and the import continues."""
         try:
@@ -123,12 +130,19 @@ class ExtrasImporter:
         except ServiceError as error:
             if error.code is ErrorCode.UNAVAILABLE:
                 raise
-            await self.note(run, applied, kind, name, error.message)
+            await self.note(run, applied, about, error.message)
 
-    async def note(self, run: JobRun, applied: Applied, kind: Kind, name: str, reason: str) -> None:
-        told = {"kind": kind.value, "name": name[:200], "action": PlanAction.LEAVE_OUT.value, "reason": reason[:500]}
+    async def say(self, run: JobRun, applied: Applied, about: Note, reason: str, *, planned: bool) -> None:
+        """A note, unless the plan has said so: then only the job's log has it."""
+        if planned:
+            await run.log(f"{about.kind.value} {about.name}: {reason}"[:1000])
+        else:
+            await self.note(run, applied, about, reason)
+
+    async def note(self, run: JobRun, applied: Applied, about: Note, reason: str) -> None:
+        told = {**asdict(about), "kind": about.kind.value, "name": about.name[:200], "reason": reason[:500]}
         await run.transact(lambda tx: add_outcome(tx, applied.row.id, [told]))
-        await run.log(f"{kind.value} {name}: {reason}"[:1000])
+        await run.log(f"{about.kind.value} {about.name}: {reason}"[:1000])
 
 
 def pem_parts(text: str) -> tuple[str, str]:

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from svc_actors.panel.imports.zones import ImportedZones, ZoneHere
+from svc_actors.panel.schedules.cron import BadCronError, Cron
+from svc_actors.panel.sites.names import site_name
 from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
+from svc_common.errors import ServiceError
 from svc_webhost.accepted import is_protected_place, no_programs_in
 from svc_webhost.archives.crontab import NoTaskError, Task, typed
 from svc_webhost.archives.model import (
     Account,
     FoundDatabase,
     FoundPasswords,
+    FoundRules,
     FoundSite,
+    FoundTask,
     Kind,
 )
 from svc_webhost.archives.placing import name_in_site
+from svc_webhost.archives.rules import MOST_NAMED
 from svc_webhost.archives.tree import NO_DOMAIN
 
+NOT_SERVED: Final = "no imported site has this as its registered domain, so it is not served here"
 _NAMED: Final = 10
 """The most left-out logins that are named."""
 
@@ -75,7 +83,10 @@ NO_CHOICES: Final = Choices({}, frozenset())
 def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICES) -> list[Item]:
     items: list[Item] = []
     for site in account.sites:
-        items += _site(site, server, choices)
+        rules = rules_of(account, site)
+        items += _site(site, rules, server, choices)
+        items += _configurations(account, site)
+        items += _rules(rules, choices.domain(site))
         for path in uploads_of(account, site):
             pattern = no_programs_in(path)
             reason = f"where {site.uploads[path]} keeps uploads: no PHP is run there, the path {pattern} is denied"
@@ -83,8 +94,12 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
     for database in account.databases:
         items += _database(account, database)
     zones = ImportedZones(account.zones, names_of(account, choices), server.addresses)
+    served = registered(account, choices)
     for zone in account.zones:
-        items += _zone(zone.name, zones.here(zone.name))
+        if zone.name in served:
+            items += _zone(zone.name, zones.here(zone.name))
+        else:
+            items.append(Item(Kind.DNS, zone.name, PlanAction.LEAVE_OUT, NOT_SERVED))
     for certificate in account.certificates:
         reason = "it is served if it is valid, and its key is its own"
         items.append(_chosen(Kind.CERTIFICATE, certificate.domain, PlanAction.IMPORT, reason))
@@ -93,11 +108,12 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
     for number, task in enumerate(account.tasks):
         name = f"{task.cron} {task.command}"[:200]
         try:
-            found = typed(task, account.sites)
+            found = _typed(task, account)
         except NoTaskError as error:
             items.append(Item(Kind.TASK, name, PlanAction.LEAVE_OUT, f"{error}: add it as a scheduled task yourself"))
         else:
-            reason = f"a task of {choices.domains.get(found.domain, found.domain)}: {found.kind} {found.path}"
+            domain = choices.domains.get(found.domain, found.domain)
+            reason = f"a task of {domain}, its times in UTC: {found.kind} {found.path}"
             items.append(Item(Kind.TASK, name, PlanAction.CHANGE, reason, f"{Kind.TASK.value}:{number}"))
     items += [Item(left.kind, left.name, PlanAction.LEAVE_OUT, left.reason) for left in account.left]
     return items
@@ -153,6 +169,17 @@ def is_wordpress_database(site: FoundSite, database: FoundDatabase) -> bool:
     return site.wordpress is not None and site.database == database.name
 
 
+def is_configured(site: FoundSite, database: FoundDatabase) -> bool:
+    """Whether the new database is written into a configuration of the site."""
+    return (site.wordpress or site.configuration) is not None and site.database == database.name
+
+
+def configuration_of(account: Account, site: FoundSite) -> str | None:
+    """The configuration into which the site's database is written; None if the archive does not have the database."""
+    there = any(each.site == site.domain and is_configured(site, each) for each in account.databases)
+    return (site.wordpress or site.configuration) if there else None
+
+
 def names_of(account: Account, choices: Choices) -> frozenset[str]:
     """The names of the sites that are imported."""
     return frozenset(
@@ -182,18 +209,46 @@ def uploads_of(account: Account, site: FoundSite, choices: Choices = NO_CHOICES)
 
 def task_of(account: Account, number: int) -> Task | None:
     try:
-        return typed(account.tasks[number], account.sites)
+        return _typed(account.tasks[number], account)
     except NoTaskError:
         return None
+
+
+def _typed(task: FoundTask, account: Account) -> Task:
+    """Raises `NoTaskError`."""
+    found = typed(task, account.sites)
+    try:
+        Cron.parse(found.cron)
+    except BadCronError as error:
+        raise NoTaskError(str(error)) from None
+    return found
+
+
+def registered(account: Account, choices: Choices) -> frozenset[str]:
+    """The names that zones of imported sites can have here: those that were registered."""
+    found = set()
+    for name in names_of(account, choices):
+        with suppress(ServiceError):
+            found.add(site_name(name).registrable)
+    return frozenset(found)
 
 
 def _chosen(kind: Kind, name: str, action: PlanAction, reason: str) -> Item:
     return Item(kind, name, action, reason, f"{kind.value}:{name}")
 
 
-def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
+def rules_of(account: Account, site: FoundSite) -> FoundRules:
+    return next((each for each in account.rules if each.site == site.domain), FoundRules(site.domain))
+
+
+def _site(site: FoundSite, rules: FoundRules, server: ServerFacts, choices: Choices) -> list[Item]:
     domain = choices.domain(site)
     size = f"{site.files:,} files, {site.size:,} bytes"
+    if rules.blocks:
+        size += (
+            f"; it is suspended until its owner has checked lines of its .htaccess files that have no equivalent here "
+            f"({rules.blocks}), unless it is applied with --accept-htaccess"
+        )
     if domain == NO_DOMAIN:
         items = [
             _chosen(Kind.SITE, site.domain, PlanAction.CHANGE, f"{size}; the archive does not say its domain: give one")
@@ -201,7 +256,8 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
     elif domain != site.domain:
         items = [_chosen(Kind.SITE, site.domain, PlanAction.CHANGE, f"{size}; it becomes {domain}")]
     else:
-        items = [_chosen(Kind.SITE, site.domain, PlanAction.IMPORT, size)]
+        action = PlanAction.CHANGE if rules.blocks else PlanAction.IMPORT
+        items = [_chosen(Kind.SITE, site.domain, action, size)]
     kept = aliases_of(site, choices)
     for alias in site.aliases:
         if alias in kept or domain == site.domain:
@@ -216,13 +272,38 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
     else:
         items.append(Item(Kind.PHP, domain, PlanAction.IMPORT, f"PHP {php}"))
     items += _around(site)
-    if site.wordpress is not None:
-        reason = "a WordPress: its database is written into wp-config.php, and nothing else of it is changed"
-        items.append(Item(Kind.CONFIGURATION, site.wordpress, PlanAction.CHANGE, reason))
-    for path in site.applications:
-        reason = "it is kept as it is: write the new names and passwords of databases into it yourself"
-        items.append(Item(Kind.CONFIGURATION, path, PlanAction.LEAVE_OUT, reason))
     return items
+
+
+def _configurations(account: Account, site: FoundSite) -> list[Item]:
+    written = configuration_of(account, site)
+    listed = [*([] if site.wordpress is None else [site.wordpress]), *site.applications]
+    items = []
+    for path in listed:
+        if written is not None and (path == written or path.startswith(f"{written} (")):
+            reason = f"its database ({site.database}) is written into it, and nothing else of it is changed"
+            items.append(Item(Kind.CONFIGURATION, path, PlanAction.CHANGE, reason))
+        else:
+            reason = "it is kept as it is: write the new names and passwords of databases into it yourself"
+            items.append(Item(Kind.CONFIGURATION, path, PlanAction.LEAVE_OUT, reason))
+    return items
+
+
+def _rules(rules: FoundRules, domain: str) -> list[Item]:
+    """What becomes of the site's .htaccess files."""
+    items = [
+        Item(Kind.CONFIGURATION, domain, PlanAction.CHANGE, from_rules(each)) for each in rules.settings[:MOST_NAMED]
+    ]
+    items += [Item(Kind.CONFIGURATION, domain, PlanAction.LEAVE_OUT, each) for each in rules.blocking]
+    if (more := rules.blocks - len(rules.blocking)) > 0:
+        items.append(
+            Item(Kind.CONFIGURATION, domain, PlanAction.LEAVE_OUT, f"{more} more lines of its .htaccess files")
+        )
+    return items
+
+
+def from_rules(setting: str) -> str:
+    return f"from .htaccess: {setting}"[:300]
 
 
 def _around(site: FoundSite) -> list[Item]:

@@ -25,6 +25,11 @@ IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports
     ARRAY(SELECT upper(part) FROM unnest(imports.received) AS part) AS ends"""
 
 
+FILES: Final = "files"
+SETTINGS: Final = "settings"
+"""Parts of a site that are imported one by one; each database is another one. Settings are tasks and certificate."""
+
+
 @dataclass(frozen=True)
 class ImportRow:
     """`received`: byte ranges of the archive that were received, in order and without overlap. `remote`: the other host
@@ -165,12 +170,19 @@ async def write_found(tx: Transaction, import_id: UUID, findings: Mapping[str, A
     await tx.execute("UPDATE imports SET found = $2, size = $3 WHERE id = $1", import_id, dict(findings), size)
 
 
-async def write_choices(tx: Transaction, import_id: UUID, owner_id: UUID, choices: Mapping[str, Any]) -> None:
+async def write_choices(
+    tx: Transaction,
+    import_id: UUID,
+    owner_id: UUID,
+    choices: Mapping[str, Any],
+    outcome: Sequence[Mapping[str, Any]],
+) -> None:
+    """`outcome`: the notes that stay. The parts that are imported stay recorded."""
     await tx.execute(
-        "UPDATE imports SET choices = $2, owner_id = $3, outcome = NULL WHERE id = $1",
-        import_id,
-        dict(choices),
-        owner_id,
+        """UPDATE imports SET owner_id = $3, outcome = $4,
+               choices = jsonb_build_object('imported', coalesce(choices -> 'imported', '{}')) || $2::jsonb
+           WHERE id = $1""",
+        *(import_id, dict(choices), owner_id, [dict(each) for each in outcome]),
     )
 
 
@@ -201,6 +213,30 @@ async def sites_of(queryable: Queryable, import_id: UUID) -> dict[str, UUID]:
     """Ids of the sites that it has created, by their domains in the archive."""
     rows = await queryable.fetch("SELECT domain, site_id FROM import_sites WHERE import_id = $1", import_id)
     return {row["domain"]: row["site_id"] for row in rows}
+
+
+def part_of(database: str) -> str:
+    """The part of a site that is this database, which is named as on the old host."""
+    return f"database:{database}"
+
+
+async def parts_of(queryable: Queryable, import_id: UUID) -> dict[str, frozenset[str]]:
+    """The parts that are imported completely, by the domains of their sites in the archive."""
+    rows = await queryable.fetch(
+        """SELECT import_sites.domain, imports.choices -> 'imported' -> import_sites.site_id::text AS parts
+           FROM import_sites JOIN imports ON imports.id = import_sites.import_id WHERE imports.id = $1""",
+        import_id,
+    )
+    return {row["domain"]: frozenset(row["parts"] or ()) for row in rows}
+
+
+async def write_part(import_id: UUID, site_id: UUID, part: str, tx: Transaction) -> None:
+    await tx.execute(
+        """UPDATE imports SET choices = jsonb_set(choices, '{imported}', coalesce(choices -> 'imported', '{}')
+               || jsonb_build_object($2::text, coalesce(choices -> 'imported' -> $2, '[]') || to_jsonb($3::text)))
+           WHERE id = $1""",
+        *(import_id, str(site_id), part),
+    )
 
 
 async def remove_import(tx: Transaction, import_id: UUID) -> None:

@@ -135,7 +135,7 @@ export function importView(me: Me, id: string): View {
 }
 
 function buttons(me: Me, now: ImportPlan, choices: Map<string, boolean>): TemplateResult {
-  const open = now.plan.length > 0 && now.status !== "applying";
+  const open = now.plan.length > 0 && (now.status === "ready" || now.status === "failed");
   return html`<button class="danger" @click=${() => remove(now)}>Delete</button>
     ${open ? html`<button class="primary" @click=${() => apply(me, now, choices)}>${now.sites.length ? "Apply again" : "Apply"}</button>` : nothing}`;
 }
@@ -200,7 +200,7 @@ function apply(me: Me, now: ImportPlan, choices: Map<string, boolean>): void {
   const without = now.plan.flatMap(({ id, action, wanted }) =>
     id !== null && action !== "leave_out" && !(choices.get(id) ?? wanted) ? [id] : [],
   );
-  const again = "Files and databases of the sites that it created are imported again: changes made there since are lost.";
+  const again = "It goes on with what was not imported yet. Files and databases that were imported stay as they are now.";
   order<Job>("import.apply", {
     title: now.sites.length ? "Apply again" : "Apply",
     text: `${without.length ? `${count(without.length, "item")} left out. ` : ""}${now.sites.length ? again : ""}`,
