@@ -28,6 +28,7 @@ _HELP = {
     "audit": "Audit log: who did what.",
     "backup": "Backups of sites: create, restore, schedule, copy elsewhere.",
     "certificate": "TLS certificates.",
+    "data": "Readings of the data of backups, which find damage.",
     "database": "Databases of sites.",
     "database-user": "Who may use which database.",
     "dns": "DNS records of sites, and where their names point.",

@@ -40,7 +40,7 @@ from svc.panel.accounts import accounts, billing, members, plans, sign_in_links
 from svc.panel.accounts import deletion as account_deletion
 from svc.panel.accounts import termination as account_termination
 from svc.panel.apps import apps, deploy_keys, deployments
-from svc.panel.backups import backups
+from svc.panel.backups import backups, data_checks
 from svc.panel.backups import configuration as backup_configuration
 from svc.panel.backups import drills as backup_drills
 from svc.panel.backups import targets as backup_targets
@@ -106,6 +106,7 @@ AREAS = (
     dns,
     backups,
     backup_configuration,
+    data_checks,
     backup_drills,
     backup_targets,
     recovery,

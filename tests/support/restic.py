@@ -15,7 +15,16 @@ from uuid import uuid4
 import trio
 
 from svc_common.errors import ErrorCode, unavailable
-from svc_webhost.restic import BackupEnded, NoRepositoryError, Repository, Run, Scanned, Snapshot, Verified
+from svc_webhost.restic import (
+    BackupEnded,
+    DamagedDataError,
+    NoRepositoryError,
+    Repository,
+    Run,
+    Scanned,
+    Snapshot,
+    Verified,
+)
 from svc_webhost.restic import manifest as manifests
 from svc_webhost.restic.driver import CONTENT, MANIFEST_PATH
 from svc_webhost.restic.models import Settled
@@ -26,7 +35,8 @@ from tests.support.panel_sites import nothing
 class RecordedRestic:
     """Repositories that are there because it says so. `before` is called before each command with its name and its
     repository: a test lets it fail, or stops there. `damage` is called with what was restored. `busy`: sites are
-    changed while they are backed up."""
+    changed while they are backed up. `read`: the parts whose data was read, in order; `rotten`: the damaged
+    ones."""
 
     repositories: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     trees: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -34,6 +44,8 @@ class RecordedRestic:
     before: Callable[[str, str], Awaitable[None]] = field(default=lambda command, location: nothing())
     damage: Callable[[Path], None] = field(default=lambda tree: None)
     busy: bool = False
+    read: list[tuple[str, int, int]] = field(default_factory=list)
+    rotten: set[tuple[str, int]] = field(default_factory=set)
 
     async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned:
         await self.before("scan", "")
@@ -110,6 +122,13 @@ class RecordedRestic:
 
     async def check(self, run: Run, repository: Repository) -> None:
         await self.before("check", repository.location)
+
+    async def read_data(self, run: Run, repository: Repository, part: int, parts: int, cache: Path | None) -> None:
+        await self.before("read_data", repository.location)
+        assert (cache is None) == repository.is_local
+        self.read.append((repository.location, part, parts))
+        if (repository.location, part) in self.rotten:
+            raise DamagedDataError(ErrorCode.UNAVAILABLE, "restic names the pack 5f5f5f5f")
 
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
         for name in snapshots:

@@ -134,6 +134,7 @@ async def open_backed(
             "web server",
             "backups of former sites",
             "backups that are due",
+            "data of backups",
             "databases of drills",
             "drills of backups",
             "leftovers of backups",

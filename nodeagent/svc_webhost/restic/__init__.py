@@ -3,6 +3,7 @@
 from svc_webhost.restic.driver import Restic, SystemRestic
 from svc_webhost.restic.models import (
     BackupEnded,
+    DamagedDataError,
     NoRepositoryError,
     Repository,
     Run,
@@ -16,6 +17,7 @@ from svc_webhost.restic.models import (
 
 __all__ = [
     "BackupEnded",
+    "DamagedDataError",
     "NoRepositoryError",
     "Repository",
     "Restic",

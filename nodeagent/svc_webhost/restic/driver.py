@@ -28,6 +28,7 @@ from svc_common.errors import ErrorCode, ServiceError, unavailable
 from svc_webhost.restic import cell, manifest
 from svc_webhost.restic.models import (
     BackupEnded,
+    DamagedDataError,
     NoRepositoryError,
     Repository,
     Run,
@@ -69,6 +70,8 @@ _REFUSED: Final = {
 """Messages of S3 servers, and their meaning."""
 _LOCKED: Final = re.compile(r"already locked.* by PID (?P<process>\d+) on (?P<host>\S+) by (?P<user>\S*)")
 _LOCKED_SINCE: Final = re.compile(r"lock was created at (\S+ [0-9:]+)")
+_PACK: Final = re.compile(r"\b(?:pack|want) ([0-9a-f]{64})\b")
+_NAMED_PACKS: Final = 5
 LOCK_MINUTES: Final = 30
 """restic ignores a lock that was not refreshed for so long; a running restic refreshes its lock every five minutes."""
 _SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
@@ -109,6 +112,10 @@ class Restic(Protocol):
     async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str: ...
 
     async def check(self, run: Run, repository: Repository) -> None: ...
+
+    async def read_data(self, run: Run, repository: Repository, part: int, parts: int, cache: Path | None) -> None:
+        """Raises DamagedDataError if the repository is there, and this part of its data is not whole."""
+        ...
 
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None: ...
 
@@ -268,6 +275,43 @@ class SystemRestic:
         """Check that every snapshot has all its data."""
         await self._run(run, repository, ["check"], seconds=LONG_SECONDS)
 
+    async def read_data(self, run: Run, repository: Repository, part: int, parts: int, cache: Path | None) -> None:
+        """Read part `part` of `parts` of the packs, and compare them with their names and indexes. It takes no lock.
+        `cache`: a folder for indexes and trees; without one each tree is fetched by itself.
+
+        restic ends with the same status for damage and for a connection that breaks (0.14 to 0.18). So damage is what
+        fails again while the repository opens before and after. The second attempt first checks for missing packs
+        without reading: restic before 0.17 tries for a quarter of an hour to read one."""
+        caching = [] if cache is None else ["--with-cache", "--cache-dir", str(cache)]
+        checking = ["check", "--no-lock", *caching]
+        reading = [*checking, f"--read-data-subset={part}/{parts}"]
+        said: list[str] = []
+
+        async def attempt(command: Sequence[str]) -> None:
+            said.clear()
+            await self._run(run, repository, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS, take=take)
+
+        async def take(lines: list[str]) -> None:
+            said.extend(lines)
+            del said[:-1000]
+
+        try:
+            await attempt(reading)
+            return
+        except (NoRepositoryError, _RefusedError):
+            raise
+        except ServiceError:
+            await self.snapshots(run, repository)
+        for command in (checking, reading):
+            try:
+                await attempt(command)
+            except (NoRepositoryError, _RefusedError, StalledError):
+                raise
+            except ServiceError as error:
+                damage = _damage(said, error)
+                await self.snapshots(run, repository)
+                raise damage from error
+
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
         """Add `tag` to the snapshots. This changes their ids: find them by their other tags."""
         said = await self._run(run, repository, ["tag", "--add", tag, *snapshots])
@@ -327,7 +371,8 @@ class SystemRestic:
             said.extend(line for line in lines if not line.startswith('{"message_type":"status"'))
             del said[:-200]
 
-        restic = ("restic", "--no-cache", *repository.options, *command)
+        caching = () if "--with-cache" in command else ("--no-cache",)
+        restic = ("restic", *caching, *repository.options, *command)
         whole = (*QUIET, *restic) if cell is None else _in_cell(*cell, *restic)
         environment = {
             "RESTIC_REPOSITORY": repository.location,
@@ -379,6 +424,18 @@ def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceE
         if words in reason:
             return _RefusedError(error.code, f"{meaning} restic {command} failed.")
     return unavailable(f"restic {command} failed: {reason}"[:500], hint="Nothing was kept of this.")
+
+
+def _damage(said: Sequence[str], error: ServiceError) -> DamagedDataError:
+    """Names the packs that restic names: 64 hexadecimal digits after the word "pack" or "want"; or its last line."""
+    packs = sorted({name for line in said for name in _PACK.findall(line)})
+    if packs:
+        named = ", ".join(packs[:_NAMED_PACKS]) + (
+            f" and {len(packs) - _NAMED_PACKS} more" if packs[_NAMED_PACKS:] else ""
+        )
+        return DamagedDataError(error.code, f"restic names the pack{'s' if packs[1:] else ''} {named}")
+    lines = [line for line in said if line.strip() and not line.startswith("Fatal")]
+    return DamagedDataError(error.code, f"restic says: {lines[-1].strip()[:300]}" if lines else error.message)
 
 
 def _place(line: str) -> object:

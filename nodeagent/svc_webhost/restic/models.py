@@ -113,6 +113,10 @@ class SnapshotIncompleteError(ServiceError):
         super().__init__(ErrorCode.UNAVAILABLE, message, hint="The job's log names the files. Nothing was kept.")
 
 
+class DamagedDataError(ServiceError):
+    """restic cannot read data of a repository, or it is not what was written; the message names the packs."""
+
+
 class NoRepositoryError(ServiceError):
     """There is no repository at that location."""
 

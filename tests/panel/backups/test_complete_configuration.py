@@ -17,6 +17,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "app_deploy_keys": "a key that was withdrawn must not open a foreign repository again",
     "app_deployments": "their folders are files of the site; they are records of jobs",
     "backup_copies": "where backups are",
+    "backup_data_checks": "where backups are",
     "backup_deletions": "where backups are",
     "backup_repositories": "where backups are",
     "database_exports": "files that expire within days",

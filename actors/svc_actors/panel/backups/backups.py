@@ -13,6 +13,8 @@ import trio
 
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
+from svc_actors.panel.backups.data_check import DataCheckWork
+from svc_actors.panel.backups.data_check_records import CHECK_DATA, start_due_data_check
 from svc_actors.panel.backups.drill import DrillWork, remove_scratch
 from svc_actors.panel.backups.drill_records import DRILL, drill_alert, start_due_drill
 from svc_actors.panel.backups.records import (
@@ -54,6 +56,7 @@ _BACKED_UP: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 BackupLoop = Literal[
     "backups of former sites",
     "backups that are due",
+    "data of backups",
     "databases of drills",
     "drills of backups",
     "leftovers of backups",
@@ -86,6 +89,7 @@ class Backups:
             PUT_BACK, PutBackWork(self._tools), irrevocable="Without this job the databases would stay incomplete."
         )
         jobs.handle(DRILL, DrillWork(self._tools))
+        jobs.handle(CHECK_DATA, DataCheckWork(self._tools))
 
     async def recover(self) -> None:
         """Call this before any job starts: it undoes what an interrupted restoration has moved, and removes what jobs
@@ -111,6 +115,7 @@ class Backups:
             "leftovers of backups": self._tidy_leftovers,
             "backups that are due": self._begin_due,
             "drills of backups": self._begin_due_drill,
+            "data of backups": self._begin_due_data_check,
             "databases of drills": partial(remove_scratch, self._tools),
             "backups of former sites": self._remove_overstayed,
         }
@@ -135,6 +140,9 @@ class Backups:
 
     async def _begin_due_drill(self) -> None:
         await self._tools.database.transact(start_due_drill)
+
+    async def _begin_due_data_check(self) -> None:
+        await self._tools.database.transact(start_due_data_check)
 
     async def _remove_overstayed(self) -> None:
         """Remove the repositories of deleted sites that were kept for `KEPT_DAYS`. All repositories are tried; then the

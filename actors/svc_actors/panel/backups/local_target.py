@@ -65,7 +65,7 @@ async def require_room_at(target: TargetRow, repository: Path, copy: Path, added
     if not isinstance(target.settings, LocalSettings):
         return
     path = target.settings.path
-    lacking = await trio.to_thread.run_sync(lambda: _size(repository) - _size(copy))
+    lacking = await trio.to_thread.run_sync(lambda: bytes_below(repository) - bytes_below(copy))
     needed = max(lacking, added) + SPARE_BYTES
     free = await trio.to_thread.run_sync(free_bytes_of, Path(path))
     if needed > free:
@@ -75,7 +75,8 @@ async def require_room_at(target: TargetRow, repository: Path, copy: Path, added
         )
 
 
-def _size(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
+    """The sizes of all files below a folder."""
     size = 0
     for parent, _, names in os.walk(folder):
         for name in names:

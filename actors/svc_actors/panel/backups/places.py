@@ -3,6 +3,7 @@
 backups/repositories/<id>/      a site's repository
 backups/repositories/<id>.list  the manifest of its last backup, so that unchanged files are not read again
 backups/repositories/<id>.checked  its mtime is the time of the last check of the whole repository
+backups/data/<check>/           indexes and trees of a target's repository, while its data is read in parts
 backups/work/<job>/             what a job needs, removed with it
 backups/put-back/<job>/         former content of databases that an interrupted restoration or import was loading
 sites/.restore-<job>/           restored files, next to the homes so that rename(2) can move them there
@@ -64,6 +65,19 @@ class Places:
 
     def _checked(self, repository_id: UUID) -> Path:
         return self.backups / "repositories" / f"{repository_id}.checked"
+
+    @property
+    def data_caches(self) -> Path:
+        return self.backups / "data"
+
+    def make_data_cache(self, check_id: UUID) -> Path:
+        """The folder of one place whose data is read, without those of other places."""
+        for name in _names(self.data_caches):
+            if name != str(check_id):
+                remove_tree(self.data_caches / name)
+        cache = self.data_caches / str(check_id)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cache
 
     def work(self, job_id: int) -> Path:
         return self.backups / "work" / str(job_id)

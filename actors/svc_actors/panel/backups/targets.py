@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import Field, TypeAdapter
 
+from svc_actors.panel.backups.data_check_records import forget_place
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind, TargetOf, TargetSettings, sealed
 from svc_actors.sealing import Sealer
@@ -135,4 +136,5 @@ async def write_marked(tx: Transaction, target_id: UUID) -> None:
 
 async def remove_target(tx: Transaction, target_id: UUID) -> None:
     """The target's content stays there; this server forgets it."""
+    await forget_place(tx, target_id)
     await tx.execute("DELETE FROM backup_targets WHERE id = $1", target_id)

@@ -20,6 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, close_alerts, raise_alert, set_alert, was_acknowledged
+from svc_actors.panel.backups.data_check_records import data_alerts
 from svc_actors.panel.backups.reduced import reduced_alert
 from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.panel.backups.targets import TargetRow
@@ -130,5 +131,8 @@ async def tell_of_unknown(
 
 
 async def close_alerts_of(tx: Transaction, repository_id: UUID) -> None:
-    for key in (f"backups-adopted:{repository_id}", f"backups-unknown:{repository_id}:", reduced_alert(repository_id)):
+    for key in (
+        *(f"backups-adopted:{repository_id}", f"backups-unknown:{repository_id}:"),
+        *(reduced_alert(repository_id), data_alerts(repository_id)),
+    ):
         await close_alerts(tx, key)
