@@ -29,9 +29,15 @@ FALLBACK_PAGE: Final = rf"^/({_NAME}/)*{_NAME}\.html?$"
 LONGEST_PAGE: Final = 255
 
 _WORD: Final = r"[\w.~!&()+,=:@-]+"
-DENIED_PATTERN: Final = rf"^(/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?$"
+_SPARED_ENDINGS: Final = r"!\(\*\.[A-Za-z0-9]+(\|\*\.[A-Za-z0-9]+)*\)"
+DENIED_PATTERN: Final = rf"^((/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?|/({_WORD}/)+\*\*/{_SPARED_ENDINGS})$"
+"""As in .gitignore, and `/img/**/!(*.jpg|*.png)` as in the shell: all of a folder but files with these endings."""
 PROTECTED_PLACE: Final = rf"^/({_WORD}(/{_WORD})*)?$"
 LONGEST_PATTERN: Final = 255
+FRONT_PATH: Final = rf"^/({_WORD}(/{_WORD})*/?)?$"
+PHP_PROGRAM: Final = r"^(/[\w~@+-][\w.~@+-]*)+\.php$"
+QUERY_PARAMETER: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
+LONGEST_PARAMETER: Final = 64
 
 MEMORY_LIMIT_MIB: Final = (16, 4096)
 UPLOAD_MIB: Final = (1, 500)
@@ -61,6 +67,8 @@ SPARED: Final = f"(?!{CHALLENGES})"
 def expression(pattern: str) -> str:
     """The regular expression for paths that match a .gitignore-like pattern (`DENIED_PATTERN`), to be prefixed with
     `(?s)`. Its time grows linearly with the path's length, since it backtracks to one place at most."""
+    if "/**/!(" in pattern:
+        return _all_but(*pattern.removesuffix(")").split("/**/!("))
     ends, named = ("/", "[^/]*/") if pattern.endswith("/") else (ENDS, "")
     folder, _, name = pattern.removesuffix("/").rpartition("/")
     anywhere = folder.endswith("/**") or not pattern.startswith("/")
@@ -71,6 +79,13 @@ def expression(pattern: str) -> str:
     if name.endswith("*"):
         return f"{beneath}/{among}{re.escape(name[:-1])}{named}"
     return f"{beneath}/{among}{re.escape(name)}{ends}"
+
+
+def _all_but(folder: str, endings: str) -> str:
+    """The folder, and what is below it but for these endings. Where an earlier name ends like a program, the path is
+    denied all the same: `/img/x.php/y.jpg` would run x.php."""
+    spared = "|".join(re.escape(ending.removeprefix("*.")) for ending in endings.split("|"))
+    return rf"{re.escape(folder)}(?:(?!.)|/(?:(?!.*\.(?:{spared})(?!.))|.*\.[Pp][Hh][^/]*/))"
 
 
 def is_denied(pattern: str, path: str) -> bool:
@@ -88,6 +103,19 @@ def no_programs_in(folder: str) -> str:
 
 def is_protected_place(text: str) -> bool:
     return _fits(PROTECTED_PLACE, LONGEST_PATTERN, text)
+
+
+def is_front_controller(path: str, program: str, *, serves_files: bool) -> bool:
+    """Whether the path is one that nginx can compare, and the program a PHP file that nginx runs. A path whose files
+    are not served must not contain the program, which would lead to itself."""
+    fits = _fits(FRONT_PATH, LONGEST_PATTERN, path) and _fits(PHP_PROGRAM, LONGEST_PATTERN, program)
+    if not fits or ".php/" in program or f"{path.rstrip('/')}/".startswith(CHALLENGES):
+        return False
+    return serves_files or not program.startswith(f"{path.rstrip('/')}/")
+
+
+def is_query_parameter(text: str) -> bool:
+    return _fits(QUERY_PARAMETER, LONGEST_PARAMETER, text)
 
 
 def is_redirect(source: str, target: str, status: int) -> bool:

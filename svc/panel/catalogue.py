@@ -56,7 +56,16 @@ from svc.panel.mail import site_mail
 from svc.panel.realm import REALM
 from svc.panel.schedules import schedules
 from svc.panel.services import Panel
-from svc.panel.sites import denied_paths, domains, php, php_extensions, protected_paths, redirects, sites
+from svc.panel.sites import (
+    denied_paths,
+    domains,
+    front_controllers,
+    php,
+    php_extensions,
+    protected_paths,
+    redirects,
+    sites,
+)
 from svc.panel.sites import logs as site_logs
 from svc.panel.sites.rights import declare_rights
 from svc.registry.registry import Registry
@@ -89,6 +98,7 @@ AREAS = (
     redirects,
     denied_paths,
     protected_paths,
+    front_controllers,
     site_logs,
     apps,
     schedules,

@@ -38,7 +38,7 @@ def files_with(pattern: str) -> set[str]:
         for path in (ROOT / folder).rglob("*")
         if path.suffix in SUFFIXES
         and path.name != "generated.ts"
-        and not {"htaccess", "static"} & set(path.with_suffix("").parts)
+        and not {"htaccess", "static"} & set(path.relative_to(ROOT).with_suffix("").parts)
         and re.search(pattern, path.read_text())
     }
 

@@ -21,6 +21,11 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
         "site_denied_paths",
         "INSERT INTO site_denied_paths (site_id, pattern) SELECT $1, 'of-' || $2::uuid RETURNING id",
     ),
+    "front-controllers": (
+        "site_front_controllers",
+        """INSERT INTO site_front_controllers (site_id, path, php_file, path_info, serves_files)
+           SELECT $1, '/of-' || $2::uuid, '/index.php', false, true RETURNING id""",
+    ),
     "protected-paths": (
         "site_protected_paths",
         """WITH path AS (

@@ -1,8 +1,8 @@
 """A site's .htaccess files: judged, given the site's current configuration, and applied as settings of the panel.
 
 A tenant writes these files, so the helper of the site's files judges them (`confined.judge`). Its result is data. What
-the lines ask for is set as the owner would: redirects, denied and protected paths, HTTPS, names, the fallback page,
-character sets and PHP settings.
+the lines ask for is set as the owner would: redirects, denied and protected paths, front controllers, HTTPS, names, the
+fallback page, character sets and PHP settings.
 Existing settings stay: a redirect of the same path to elsewhere was set on purpose.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.sites.claims import set_redirected
 from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
+from svc_actors.panel.sites.front_controllers import MOST_FRONT_CONTROLLERS, add_front_controller
 from svc_actors.panel.sites.php import PHP_TYPES, SitePhp, php_of
 from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, protect, protections_of
 from svc_actors.panel.sites.records import SiteRow, change_record
@@ -34,6 +35,7 @@ from svc_webhost.htaccess.verdicts import (
     NOT_ALL_READ,
     Denied,
     FallbackPage,
+    Fronted,
     HttpsForced,
     NameRedirected,
     PhpSet,
@@ -45,13 +47,16 @@ from svc_webhost.htaccess.verdicts import (
     in_words,
     line_in_words,
 )
+from svc_webhost.nginx import FrontController
 
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
 """Types of sites whose files nginx serves; for sites of other types it serves none."""
 _WISHES: Final[dict[str, TypeAdapter[Wish]]] = {
     wish.__name__: TypeAdapter(wish)
-    for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet, FallbackPage, Utf8Pages)
+    for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet, FallbackPage, Utf8Pages, Fronted)
 }
+
+_FRONT: Final = "path, php_file, path_info, parameter, serves_files"
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,7 @@ async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
     )
     names = await queryable.fetch("SELECT name, redirect_to_primary FROM site_domains WHERE site_id = $1", site.id)
     denied = await queryable.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
+    fronts = await queryable.fetch(f"SELECT {_FRONT} FROM site_front_controllers WHERE site_id = $1", site.id)
     protected = await protections_of(queryable, site.id)
     return {
         "php": site.type in PHP_TYPES,
@@ -174,6 +180,7 @@ async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
         "fallback_page": site.fallback_page,
         "utf8_pages": site.utf8_pages,
         "redirects": [[row["path"], row["target"], row["status"], row["below"]] for row in redirects],
+        "fronts": [dict(row) for row in fronts],
         "denied": [row["pattern"] for row in denied],
         "protected": {each.path: list(each.logins) for each in protected},
         "domain": site.domain,
@@ -209,6 +216,9 @@ async def apply_wishes(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -
     protected = {
         row["path"] for row in await tx.fetch("SELECT path FROM site_protected_paths WHERE site_id = $1", site.id)
     }
+    fronts = {
+        row["path"] for row in await tx.fetch("SELECT path FROM site_front_controllers WHERE site_id = $1", site.id)
+    }
     settings: dict[str, Any] = {}
     page = site.fallback_page
     for wish in dict.fromkeys(wishes):
@@ -228,6 +238,11 @@ async def apply_wishes(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -
                     continue
                 await protect(tx, site, path, dict(logins))
                 protected.add(path)
+            case Fronted(path):
+                if path in fronts or len(fronts) >= MOST_FRONT_CONTROLLERS:
+                    continue
+                await add_front_controller(tx, site, FrontController.model_validate(asdict(wish)))
+                fronts.add(path)
             case HttpsForced():
                 await change_record(tx, site, {"force_https": True})
             case FallbackPage(path):

@@ -25,6 +25,7 @@ from svc_webhost.htaccess.verdicts import (
     NOT_ALL_READ,
     Denied,
     FallbackPage,
+    Fronted,
     HttpsForced,
     NameRedirected,
     PhpSet,
@@ -140,6 +141,7 @@ def _with(situation: Situation, wishes: Iterable[Wish]) -> Situation:
     denied, protected = set(situation.denied), dict(situation.protected)
     names, settings, force_https = dict(situation.names), dict(situation.settings or {}), situation.force_https
     page, utf8_pages = situation.fallback_page, situation.utf8_pages
+    fronts = {each.path: each for each in situation.fronts}
     for wish in wishes:
         match wish:
             case Redirected(path, _, _, below):
@@ -148,6 +150,8 @@ def _with(situation: Situation, wishes: Iterable[Wish]) -> Situation:
                 denied.add(pattern)
             case Protected(path, logins):
                 protected.setdefault(path, frozenset(login for login, _ in logins))
+            case Fronted(path):
+                fronts.setdefault(path, wish)
             case HttpsForced():
                 force_https = True
             case FallbackPage(path):
@@ -161,6 +165,7 @@ def _with(situation: Situation, wishes: Iterable[Wish]) -> Situation:
     return replace(
         situation,
         redirects=tuple(redirects.values()),
+        fronts=frozenset(fronts.values()),
         denied=frozenset(denied),
         protected=protected,
         names=names,

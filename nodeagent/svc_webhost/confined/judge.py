@@ -29,7 +29,7 @@ from svc_webhost.confined.tree import Tree, held
 from svc_webhost.htaccess.judging import DirectiveVerdict
 from svc_webhost.htaccess.judging import judge as judge_file
 from svc_webhost.htaccess.situation import INDEXES, Situation
-from svc_webhost.htaccess.verdicts import Redirected
+from svc_webhost.htaccess.verdicts import Fronted, Redirected
 
 NAME: Final = ".htaccess"
 MOST_TEXT: Final = 256 << 10
@@ -118,6 +118,7 @@ def _situation(told: dict[str, Any]) -> Situation:
         fallback_page=told["fallback_page"],
         utf8_pages=told["utf8_pages"],
         redirects=tuple(Redirected(*each) for each in told["redirects"]),
+        fronts=frozenset(Fronted(**each) for each in told["fronts"]),
         denied=frozenset(told["denied"]),
         protected={path: frozenset(logins) for path, logins in told["protected"].items()},
         domain=told["domain"],

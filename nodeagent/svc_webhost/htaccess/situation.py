@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from svc_webhost.apache.passwords import PasswordFile
-from svc_webhost.htaccess.verdicts import Redirected
+from svc_webhost.htaccess.verdicts import Fronted, Redirected
 
 TOP = PurePosixPath(".")
 INDEXES: Final = ("index.php", "index.html", "index.htm")
@@ -31,13 +31,15 @@ class Situation:
     `fallback_page`: the path of the page that answers for paths without a file; None: none, or index.php if it has PHP.
     `utf8_pages`: files of HTML are sent as UTF-8.
     `domain`: the primary name. `names`: the others, each with whether it is redirected to the primary one.
-    `settings`: the settings of the site's PHP. `indexes`: the index pages that each folder has; None: not known."""
+    `fronts`: its front controllers. `settings`: the settings of the site's PHP. `indexes`: the index pages that each
+    folder has; None: not known."""
 
     folder: PurePosixPath | None
     php: bool
     wordpress: bool
     force_https: bool
     redirects: tuple[Redirected, ...] = ()
+    fronts: frozenset[Fronted] = frozenset()
     denied: frozenset[str] = frozenset()
     protected: Mapping[str, frozenset[str]] = field(default_factory=dict)
     passwords: PasswordFile | str | None = None
@@ -81,6 +83,11 @@ class Situation:
             for folder, pages in self.indexes.items()
             if f"{folder}/".startswith(here)
         )
+
+    @property
+    def has_one_name(self) -> bool:
+        """Whether visitors see the site at its primary name only."""
+        return all(self.names.values()) or self.names.keys() <= {f"www.{self.domain}"}
 
     @cached_property
     def logins(self) -> frozenset[str] | None:

@@ -80,7 +80,18 @@ class Utf8Pages:
     """Files of HTML are sent as UTF-8."""
 
 
-Wish = FallbackPage | Utf8Pages | Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet
+@dataclass(frozen=True)
+class Fronted:
+    """A front controller, as the site has it or needs it: fields as in `nginx.FrontController`."""
+
+    path: str
+    php_file: str
+    path_info: bool
+    parameter: str | None
+    serves_files: bool
+
+
+Wish = FallbackPage | Utf8Pages | Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet | Fronted
 
 
 def in_words(wish: Wish, domain: str) -> str:
@@ -94,6 +105,8 @@ def in_words(wish: Wish, domain: str) -> str:
             return f"{path} asks for a password; logins brought: {len(logins)}"
         case HttpsForced():
             return "visitors are sent to HTTPS"
+        case Fronted(path, php_file):
+            return f"{php_file} answers for paths without a file in {path}"
         case FallbackPage(path):
             return f"{path} answers for paths without a file"
         case Utf8Pages():

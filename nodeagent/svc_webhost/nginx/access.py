@@ -29,6 +29,8 @@ _REALM: Final = "A password is needed"
 """The realm, which browsers may show."""
 
 NOT_LISTED: Final = 'add_header X-Robots-Tag "noindex, nofollow" always;'
+OWN_OF_COPIES: Final = ("/robots.txt", "/wp-cron.php")
+"""Paths that staging copies and previews answer otherwise than their site."""
 ROBOTS: Final = r"User-agent: *\nDisallow: /\n"
 """The robots.txt of what search engines must not list."""
 

@@ -42,7 +42,7 @@ RedirectTarget = Annotated[str, StringConstraints(pattern=accepted.REDIRECT_TARG
 DeniedPattern = Annotated[str, StringConstraints(pattern=accepted.DENIED_PATTERN, max_length=accepted.LONGEST_PATTERN)]
 """A pattern of paths, as in .gitignore: `/private` that path and everything below, `/private/` only what is below,
 `debug.log` every file or folder of that name, `*.bak` and `backup*` names that end or start so, `/uploads/*.php` files
-in that folder, `/uploads/**/*.php` in it and below."""
+in that folder, `/uploads/**/*.php` in it and below, `/img/**/!(*.jpg|*.png)` all of that folder but such files."""
 
 ProtectedPlace = Annotated[
     str, StringConstraints(pattern=accepted.PROTECTED_PLACE, max_length=accepted.LONGEST_PATTERN)
@@ -51,6 +51,14 @@ ProtectedPlace = Annotated[
 
 FallbackPage = Annotated[str, StringConstraints(pattern=accepted.FALLBACK_PAGE, max_length=accepted.LONGEST_PAGE)]
 """The path of a page of HTML, not in a hidden folder."""
+
+FrontPath = Annotated[str, StringConstraints(pattern=accepted.FRONT_PATH, max_length=accepted.LONGEST_PATTERN)]
+"""`/blog` that path and everything below, `/blog/` only what is below; `/` is the whole site."""
+
+PhpProgram = Annotated[str, StringConstraints(pattern=accepted.PHP_PROGRAM, max_length=accepted.LONGEST_PATTERN)]
+QueryParameter = Annotated[
+    str, StringConstraints(pattern=accepted.QUERY_PARAMETER, max_length=accepted.LONGEST_PARAMETER)
+]
 
 LoginName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
 PasswordVerifier = Annotated[str, StringConstraints(pattern=r"^([$./=A-Za-z0-9]{10,200}|\{SHA\}[+/A-Za-z0-9]{27}=)$")]
@@ -156,6 +164,26 @@ class ProtectedPath(_Model):
     logins: Annotated[tuple[Login, ...], Field(min_length=1, max_length=100)]
 
 
+class FrontController(_Model):
+    """A program that answers for the paths without a file in `path`; the innermost path applies. The program reads the
+    requested address; with `path_info` it is also given the rest of the path as PATH_INFO, with `parameter` as that
+    parameter of the query. Without `serves_files` it answers for existing files, too."""
+
+    path: FrontPath
+    php_file: PhpProgram
+    path_info: bool = False
+    parameter: QueryParameter | None = None
+    serves_files: bool = True
+
+    @model_validator(mode="after")
+    def _leads_elsewhere(self) -> Self:
+        if not accepted.is_front_controller(self.path, self.php_file, serves_files=self.serves_files):
+            raise ValueError("the web server cannot lead this path to this program")
+        if self.path_info and self.parameter is not None:
+            raise ValueError("the path is given either as PATH_INFO or as a parameter")
+        return self
+
+
 class SiteServer(_Model):
     number: Annotated[int, Field(ge=1, le=2**31 - 1)]
     """The site's account is `s<number>`."""
@@ -169,6 +197,8 @@ class SiteServer(_Model):
     """Paths for which visitors get 403."""
     protected: tuple[ProtectedPath, ...] = ()
     """Ignored for a staging copy (`staged`), which has a password for the whole site."""
+    front_controllers: tuple[FrontController, ...] = ()
+    """Of a site that runs PHP, besides `/index.php` for the whole site, which one of the path `/` replaces."""
     serves: Serves
     certificate: Certificate | None = None
     """None: the site is served only by HTTP, and TLS handshakes for its names are rejected."""
@@ -202,6 +232,8 @@ class SiteServer(_Model):
             raise ValueError(f"redirected twice: {', '.join(again)}")
         if len({each.path for each in self.protected}) < len(self.protected):
             raise ValueError("protected twice")
+        if len({each.path for each in self.front_controllers}) < len(self.front_controllers):
+            raise ValueError("two front controllers of one path")
         if any(each.source.startswith(CHALLENGES) for each in self.path_redirects):
             raise ValueError(f"{CHALLENGES} is not redirected: certificates depend on it")
         return self

@@ -30,6 +30,10 @@ _FASTCGI: Final = {
     # The host name with which this server was selected, as for a proxied site.
     "HTTP_HOST": "$host$svc_port",
     "REDIRECT_STATUS": "200",
+    # Kanboard, Pagekit, Pico and others ask by these whether short addresses lead to index.php, and do not understand
+    # their own short links otherwise. Their .htaccess files set them (`htaccess.variables`).
+    "HTTP_MOD_REWRITE": "On",
+    "PICO_URL_REWRITING": "1",
     # Otherwise a request header `Proxy` would become the proxy variable of PHP's environment ("httpoxy").
     "HTTP_PROXY": '""',
 }

@@ -26,6 +26,7 @@ from svc_webhost.nginx.access import (
 )
 from svc_webhost.nginx.brotli import brotli_directives, load_brotli
 from svc_webhost.nginx.files import NOTHING, files_rules, kept_for_a_year
+from svc_webhost.nginx.front_controllers import FURTHER_ARGUMENTS, front_rules, fronted, path_info
 from svc_webhost.nginx.model import (
     PROBE,
     App,
@@ -233,19 +234,25 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
         case StaticRoot(root=root, fallback_page=page):
             yield from _files(site, root, folders)
             missing = page or NOTHING
+            yield from _compressed_pictures(site, missing)
             yield from static_rules(missing)
             yield from files_rules("index.html index.htm", missing, page=page, cached=_cached(site))
         case Php(root=root, socket=socket, fallback_page=page):
             yield from _files(site, root, folders)
-            missing = page or PROGRAM
+            yield from front_rules(site, page or PROGRAM)
+            missing = fronted(site, page or PROGRAM)
+            yield from _compressed_pictures(site, missing)
             yield from php_rules(socket, _told_php(site), missing)
             yield from files_rules("index.php index.html index.htm", missing, page=page, cached=_cached(site))
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
             # These rules come before PHP's, because the first matching regular expression wins.
             yield from wordpress_rules()
-            yield from php_rules(socket, _told_php(site), PROGRAM)
-            yield from files_rules("index.php index.html index.htm", PROGRAM, cached=_cached(site))
+            yield from front_rules(site, PROGRAM)
+            missing = fronted(site, PROGRAM)
+            yield from _compressed_pictures(site, missing)
+            yield from php_rules(socket, _told_php(site), missing)
+            yield from files_rules("index.php index.html index.htm", missing, cached=_cached(site))
         case App():
             yield from _proxied(site, f"http://{site.account}")
         case Proxy(host=host, tls=tls):
@@ -286,17 +293,38 @@ def _cached(site: SiteServer) -> list[str] | None:
     """The headers of the site's assets, if browsers may keep them."""
     if not site.cache_assets:
         return None
-    headers = [*_SECURITY_HEADERS, *([_HSTS] if site.hsts else []), *([NOT_LISTED] if site.staged is not None else [])]
-    return kept_for_a_year(headers, public=site.staged is None and not site.asks_for_passwords)
+    return kept_for_a_year(_headers(site), public=site.staged is None and not site.asks_for_passwords)
+
+
+def _headers(site: SiteServer) -> list[str]:
+    """The headers of the site, repeated where a location has its own: `add_header` at an inner level replaces all
+    headers of the outer one."""
+    return [*_SECURITY_HEADERS, *([_HSTS] if site.hsts else []), *([NOT_LISTED] if site.staged is not None else [])]
+
+
+def _compressed_pictures(site: SiteServer, missing: str) -> Iterator[str]:
+    """`.svgz`, which browsers show only if the answer says that it is compressed."""
+    yield r'location ~ "(?s)\.svgz\z" {'
+    yield "gzip off;"
+    yield from _headers(site)
+    yield "add_header Content-Encoding gzip;"
+    yield f"try_files $uri {missing};"
+    yield "}"
 
 
 def _told_php(site: SiteServer) -> dict[str, str]:
-    """Hides a password that nginx itself uses: WordPress would take it for one of its application passwords."""
+    """FastCGI parameters of this site. Hides a password that nginx itself uses: WordPress would take it for one of its
+    application passwords."""
+    told = path_info(site)
     if site.staged is not None:
-        return {"HTTP_AUTHORIZATION": '""'}
+        return {**told, "HTTP_AUTHORIZATION": '""'}
     if site.asks_for_passwords:
-        return {"HTTP_AUTHORIZATION": "$svc_authorization if_not_empty", "REMOTE_USER": "$svc_user if_not_empty"}
-    return {}
+        return {
+            **told,
+            "HTTP_AUTHORIZATION": "$svc_authorization if_not_empty",
+            "REMOTE_USER": "$svc_user if_not_empty",
+        }
+    return told
 
 
 def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
@@ -460,6 +488,7 @@ _HTTP: Final = (
     "ssl_session_tickets off;",
     "proxy_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;",
     "proxy_ssl_protocols TLSv1.2 TLSv1.3;",
+    *FURTHER_ARGUMENTS,
     "map $http_upgrade $svc_connection {",
     "default upgrade;",
     '"" close;',

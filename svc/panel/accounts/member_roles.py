@@ -39,7 +39,7 @@ class Rights:
         return _names(self.may, operation) or (looks and _names(self.sees, operation))
 
 
-LISTS_OF_A_SITE: Final = ("denied_path", "protected_path", "redirect")
+LISTS_OF_A_SITE: Final = ("denied_path", "front_controller", "protected_path", "redirect")
 """Rules of the web server for paths of a site. They are in the scope `sites`; every role with sites sees them, and
 managers change them."""
 _SITES: Final = (

@@ -59,6 +59,7 @@ STORED: Final[Mapping[str, tuple[type[BaseModel], frozenset[str]]]] = {
     "site_domains": (configuration.StoredName, frozenset({"registrable"})),
     "site_redirects": (configuration.StoredRedirect, frozenset()),
     "site_denied_paths": (configuration.StoredDenied, frozenset()),
+    "site_front_controllers": (configuration.StoredFrontController, frozenset()),
     "site_apps": (
         configuration.StoredApp,
         frozenset({"last_release", "wanted_release", "live_release", "problem", "deployment", "live_deployment"}),

@@ -19,6 +19,7 @@ from svc_webhost.nginx import (
     Certificate,
     Domain,
     FilePath,
+    FrontController,
     Login,
     PathRedirect,
     Php,
@@ -30,6 +31,7 @@ from svc_webhost.nginx import (
     Serves,
     SiteServer,
     SocketPath,
+    Staged,
     StaticRoot,
     Suspended,
     WordPress,
@@ -52,7 +54,8 @@ VARIABLES = set(
         " svc_charset_with_pages svc_frame_options svc_guess svc_guessing svc_body request_filename"
         " svc_referrer_policy svc_hsts svc_passwords svc_realm svc_user svc_authorization remote_user"
         " http_authorization svc_scheme svc_https svc_server_port svc_server_addr svc_previewed svc_preview_origin"
-        " svc_preview_referer svc_location",
+        " svc_preview_referer svc_location"
+        " svc_front svc_further svc_path_info svc_rest",
     )
 )
 
@@ -108,6 +111,16 @@ def sites(draw: st.DrawFn) -> SiteServer:
             ProtectedPath(path=each, logins=(Login(login="ada", verifier="$6$salt$verifier"),))
             for each in draw(st.lists(path, max_size=2, unique=True))
         ),
+        front_controllers=tuple(
+            FrontController(
+                path=each,
+                php_file="/front/a.php",
+                path_info=draw(st.booleans()),
+                parameter=None,
+                serves_files=draw(st.booleans()),
+            )
+            for each in draw(st.lists(path.filter(lambda text: not text.startswith("/front")), max_size=3, unique=True))
+        ),
         path_redirects=tuple(
             PathRedirect(source=each, target=draw(targets), below=draw(st.booleans())) for each in sources
         ),
@@ -145,7 +158,7 @@ def blocks(text: str) -> list[str]:
             directive.append(word[0])
         assert depth >= 0
     assert depth == 0
-    assert set(re.findall(r"\$([a-z_]\w*)", plain)) <= VARIABLES
+    assert set(re.findall(r"\$([a-z_]+)", plain)) <= VARIABLES
     return opened
 
 
@@ -258,6 +271,20 @@ def test_what_people_need_is_accepted(kind: Any, value: str) -> None:
         ("/uploads/*.php", ("/uploads/a.php", "/uploads/a.php/x"), ("/uploads/a/b.php", "/a.php")),
         ("/uploads/**/*.php", ("/uploads/a.php", "/uploads/a/b.php"), ("/a.php", "/uploads/a.phps")),
         ("/a/**/x", ("/a/x", "/a/b/x", "/a/b/c/x/y"), ("/x", "/a/xx")),
+        (
+            "/img/**/!(*.jpg|*.PNG)",
+            (
+                "/img",
+                "/img/",
+                "/img/a",
+                "/img/x/a.png",
+                "/img/a.jpg/x",
+                "/img/x.php/a.jpg",
+                "/img/a.pHtml/b.jpg",
+                "/img/.jpg/",
+            ),
+            ("/img/a.jpg", "/img/x/y.PNG", "/images", "/a/img/a.txt", "/img/x.phone.jpg"),
+        ),
         ("token", ("/token",), ("/.well-known/acme-challenge/token",)),
         ("/.well-known", ("/.well-known/a",), ("/.well-known/acme-challenge/a",)),
     ],
@@ -270,7 +297,7 @@ def test_a_pattern_denies_what_gitignore_would_ignore(
 
 
 EXPRESSION = re.compile(
-    r'location ~\*? (\S+|"[^"]+") \{|\$uri ~\*? "([^"]+)"|path_info "([^"]+)"|^ *"~\*?([^"]+)"', re.MULTILINE
+    r'location ~\*? (\S+|"[^"]+") \{|\$uri ~\*? "([^"]+)"|split_path_info "([^"]+)"|^ *"~\*?([^"]+)"', re.MULTILINE
 )
 REGULAR = re.compile(r"^ *(?:location ~|if \(\$\w+ [!]?~|rewrite |fastcgi_split_path_info |\"~)", re.MULTILINE)
 CLASSES_AND_ESCAPES = re.compile(r"\\.|\[[^]]+\]|\(\?<\w+>")
@@ -345,6 +372,43 @@ def test_no_site_shows_programs_as_they_are_written(serves: Serves) -> None:
     ] == []
     assert shown("/a.php") == isinstance(serves, Php), "it is run, and nowhere shown"
     assert shown("/a.phar") == shown("/a.PHAR") == isinstance(serves, StaticRoot), "it is what a site offers, or runs"
+
+
+def test_a_location_of_a_front_controller_has_no_name_twice() -> None:
+    fronts = [("/a", False), ("/a/", False), ("/b", False), ("/b/c", False), ("/d", True), ("/wp-cron.php", False)]
+    site = SiteServer(
+        number=1001,
+        domain="a.example",
+        path_redirects=(PathRedirect(source="/b", target="/x"), PathRedirect(source="/b/", target="/x", below=True)),
+        front_controllers=tuple(
+            FrontController(path=path, php_file="/x.php", serves_files=serves_files) for path, serves_files in fronts
+        ),
+        staged=Staged(login="staging", verifier="$6$salt$verifier"),
+        serves=Php(root=ROOT, socket="/srv/panel/php.sock"),
+    )
+
+    named = re.findall(r"location ((?:=|\^~) \S+) \{", render_site(site, FOLDERS, PORTS).replace('"', ""))
+
+    assert len(named) == len(set(named))
+    assert {"= /a", "^~ /a/", "= /b/c", "^~ /b/c/"} <= set(named)
+
+
+@pytest.mark.parametrize(
+    ("path", "php_file", "serves_files"),
+    [
+        ("/.well-known/acme-challenge", "/a.php", False),
+        ("/.well-known/acme-challenge/x", "/a.php", True),
+        ("/a", "/a/b.php", False),
+        ("/", "/b.php", False),
+        ("/a", "/b.php/c.php", True),
+        ("/a", "/b.txt", True),
+        ("/a", "/.b/c.php", True),
+        ("/a b", "/c.php", True),
+    ],
+)
+def test_a_front_controller_that_cannot_be_is_refused(path: str, php_file: str, serves_files: bool) -> None:
+    with pytest.raises(ValidationError):
+        FrontController(path=path, php_file=php_file, serves_files=serves_files)
 
 
 def test_a_document_root_outside_of_the_sites_home_is_refused() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from svc_actors.panel.backups.configuration import LISTS, StoredFrontController
 from svc_actors.panel.sites.denied_paths import MOST_DENIED
 from svc_actors.panel.sites.protected_paths import MOST_LOGINS
+from svc_actors.panel.sites.records import lock_site
 from svc_actors.store import Database
 from tests.panel.sites.world import world_of
 
@@ -158,3 +161,68 @@ async def test_the_audit_says_who_is_let_in_and_no_password(panel_database: Data
     assert (str(told["target_id"]), told["target_name"]) == (made["id"], "/x")
     assert "ada" in str(dict(told))
     assert PASSWORD not in str(dict(told))
+
+
+async def test_front_controllers_are_served_so_and_shown_again(panel_database: Database, tmp_path: Path) -> None:
+    async with world_of(panel_database, tmp_path) as world:
+        site = await world.create("a.example", type="php")
+        path = f"/sites/{site['id']}/front-controllers"
+
+        made = await world.ada.post(path, {"path": "/blog/", "php_file": "/blog/index.php"})
+        again = await world.ada.post(path, {"path": "/blog/", "php_file": "/other.php"})
+        both = await world.ada.post(path, {"path": "/", "php_file": "/a.php", "path_info": True, "parameter": "id"})
+        circle = await world.ada.post(path, {"path": "/x", "php_file": "/x/a.php", "serves_files": False})
+        await world.ada.post(path, {"path": "/", "php_file": "/doku.php", "parameter": "id"})
+        served = world.served("a.example")
+        listed = (await world.ada.get(path)).json()
+        gone = await world.ada.delete(f"/front-controllers/{made.json()['id']}", {})
+        after = world.served("a.example")
+
+    assert (made.status_code, again.status_code, gone.status_code) == (201, 409, 200)
+    assert (both.status_code, circle.status_code) == (400, 400)
+    assert served is not None
+    assert [(each.path, each.php_file, each.parameter) for each in served.front_controllers] == [
+        ("/", "/doku.php", "id"),
+        ("/blog/", "/blog/index.php", None),
+    ]
+    assert [each["path"] for each in listed] == ["/", "/blog/"]
+    assert after is not None
+    assert [each.path for each in after.front_controllers] == ["/"]
+
+
+async def test_a_site_without_php_has_no_front_controller(panel_database: Database, tmp_path: Path) -> None:
+    async with world_of(panel_database, tmp_path) as world:
+        site = await world.create("a.example")
+
+        answer = await world.ada.post(
+            f"/sites/{site['id']}/front-controllers", {"path": "/blog/", "php_file": "/blog/index.php"}
+        )
+
+    assert answer.status_code == 400
+
+
+async def test_a_front_controller_comes_back_from_a_backup(panel_database: Database, tmp_path: Path) -> None:
+    async with world_of(panel_database, tmp_path) as world:
+        site = await world.create("a.example", type="php")
+        path = f"/sites/{site['id']}/front-controllers"
+        await world.ada.post(path, {"path": "/blog/", "php_file": "/blog/index.php"})
+        await world.ada.post(path, {"path": "/wiki/", "php_file": "/wiki.php", "parameter": "id"})
+        stored = [
+            StoredFrontController.model_validate(row[0])
+            for each in LISTS
+            if each.entry is StoredFrontController
+            for row in await panel_database.fetch(each.query, UUID(site["id"]))
+        ]
+        await panel_database.execute("DELETE FROM site_front_controllers WHERE path = '/blog/'")
+        await panel_database.execute("UPDATE site_front_controllers SET php_file = '/other.php'")
+
+        async with panel_database.transaction() as tx:
+            row = await lock_site(tx, UUID(site["id"]))
+            for each in stored:
+                await each.put_back(tx, row)
+        listed = (await world.ada.get(path)).json()
+
+    assert [(each["path"], each["php_file"], each["parameter"]) for each in listed] == [
+        ("/blog/", "/blog/index.php", None),
+        ("/wiki/", "/wiki.php", "id"),
+    ]

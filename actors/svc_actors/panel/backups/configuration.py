@@ -30,12 +30,18 @@ from svc_actors.panel.schedules.records import (
     update_schedule,
 )
 from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
+from svc_actors.panel.sites.front_controllers import (
+    MOST_FRONT_CONTROLLERS,
+    add_front_controller,
+    remove_front_controller_of,
+)
 from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, protect, protections_of, write_login
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect, remove_redirect_of
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
 from svc_common.errors import conflict
+from svc_webhost.nginx import FrontController
 
 FILE: Final = "configuration.json"
 
@@ -59,6 +65,7 @@ class Part(StrEnum):
     REDIRECT = "redirect"
     DENIED = "denied_path"
     PROTECTED = "protected_path"
+    FRONT_CONTROLLER = "front_controller"
     RECORD = "record"
     HTTPS = "https"
     FALLBACK_PAGE = "fallback_page"
@@ -228,6 +235,38 @@ class StoredProtected(StoredEntry):
             await write_login(tx, own[self.path], login, verifier)
 
 
+class StoredFrontController(StoredEntry):
+    """Its fields are columns of `site_front_controllers`."""
+
+    path: str
+    php_file: str
+    path_info: bool
+    parameter: str | None
+    serves_files: bool
+
+    @property
+    def identity(self) -> str:
+        return self.path
+
+    @property
+    def detail(self) -> str:
+        return f"{self.php_file} answers for paths without a file"
+
+    def refusal(self) -> str | None:
+        try:
+            self._controller()
+        except ValidationError as error:
+            return error.errors()[0]["msg"]
+        return None
+
+    async def put_back(self, tx: Transaction, site: SiteRow) -> None:
+        await remove_front_controller_of(tx, site, self.path)
+        await add_front_controller(tx, site, self._controller())
+
+    def _controller(self) -> FrontController:
+        return FrontController.model_validate(self.model_dump())
+
+
 class StoredTask(StoredEntry):
     """A scheduled task. Its fields are columns of `schedules`."""
 
@@ -319,6 +358,14 @@ LISTS: Final = (
         closes=True,
     ),
     StoredList(
+        key="front_controllers",
+        part=Part.FRONT_CONTROLLER,
+        plural="front controllers",
+        most=MOST_FRONT_CONTROLLERS,
+        query="SELECT to_jsonb(site_front_controllers) FROM site_front_controllers WHERE site_id = $1 ORDER BY path",
+        entry=StoredFrontController,
+    ),
+    StoredList(
         key="schedules",
         part=Part.TASK,
         plural="scheduled tasks",
@@ -340,6 +387,7 @@ class Configuration(_Stored):
     redirects: tuple[StoredRedirect, ...] = ()
     denied: tuple[StoredDenied, ...] = ()
     protected: tuple[StoredProtected, ...] = ()
+    front_controllers: tuple[StoredFrontController, ...] = ()
     records: tuple[StoredRecord, ...] = ()
     app: tuple[StoredApp, ...] = ()
     variables: tuple[StoredVariable, ...] = ()

@@ -23,6 +23,7 @@ from svc_webhost.folders import HostFolders
 from svc_webhost.nginx import (
     App,
     Certificate,
+    FrontController,
     PathRedirect,
     Php,
     Proxy,
@@ -56,6 +57,7 @@ class _Having:
     redirects: list[Record] = field(default_factory=list)
     denied: list[str] = field(default_factory=list)
     protected: dict[str, dict[str, str]] = field(default_factory=dict)
+    fronts: list[Record] = field(default_factory=list)
     fingerprint: str | None = None
     certified: list[str] = field(default_factory=list)
     verifier: str | None = None
@@ -117,6 +119,12 @@ async def _servers(
         "SELECT site_id, pattern FROM site_denied_paths WHERE site_id = ANY($1) ORDER BY pattern", ids
     ):
         having[row["site_id"]].denied.append(row["pattern"])
+    for row in await queryable.fetch(
+        """SELECT site_id, path, php_file, path_info, parameter, serves_files FROM site_front_controllers
+           WHERE site_id = ANY($1) ORDER BY path""",
+        ids,
+    ):
+        having[row["site_id"]].fronts.append(row)
     for site_id, paths in (await logins_of_paths(queryable, ids)).items():
         having[site_id].protected.update(paths)
     for row in await queryable.fetch(
@@ -154,6 +162,10 @@ def _server(site: SiteRow, has: _Having, previews: Previews, folders: HostFolder
         ),
         denied=tuple(has.denied),
         protected=tuple(protected_path(path, logins) for path, logins in has.protected.items()),
+        front_controllers=tuple(
+            FrontController(**{name: value for name, value in dict(row).items() if name != "site_id"})
+            for row in has.fronts
+        ),
         serves=_serves(site, folders),
         certificate=_certificate(site, has.fingerprint, folders),
         uncertified=frozenset(

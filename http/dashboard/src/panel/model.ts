@@ -25,6 +25,7 @@ export type {
   Export as DatabaseExport,
   ExportPage,
   FileContent,
+  FrontController,
   FileEntry,
   FileList,
   FilePage,

@@ -23,6 +23,7 @@ import { siteDiagnosis } from "./site-diagnosis";
 import { siteDns } from "./site-dns";
 import { siteDomains } from "./site-domains";
 import { PROTECTION, siteProtection } from "./site-protection";
+import { frontControllers } from "./site-front-controllers";
 import { siteHtaccess } from "./site-htaccess";
 import { siteLogs } from "./site-logs";
 import { siteMail } from "./site-mail";
@@ -68,7 +69,14 @@ export const SITE_TABS: SiteTab[] = [
   { path: "files", label: "Files", for: ["file.list"], open: filesTab },
   { path: "access", label: "Access", for: ["sftp.list"], open: siteAccess },
   { path: "databases", label: "Databases", for: ["database.list"], open: siteDatabases },
-  { path: "php", label: "PHP", of: ["php", "wordpress"], for: ["site.php_show"], open: sitePhp },
+  {
+    path: "php",
+    label: "PHP",
+    of: ["php", "wordpress"],
+    for: ["site.php_show"],
+    open: (site, viewer) =>
+      together(sitePhp(site, viewer), ...(viewer.may("front_controller.list") ? [frontControllers(site, viewer)] : [])),
+  },
   { path: "schedules", label: "Schedules", for: ["schedule.list"], open: siteSchedules },
   { path: "mail", label: "Mail", for: ["site.mail"], open: siteMail },
   { path: "backups", label: "Backups", for: ["backup.list"], open: siteBackups },
