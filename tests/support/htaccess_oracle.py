@@ -9,7 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -24,6 +24,7 @@ from svc_webhost.htaccess.situation import INDEXES, Situation
 from svc_webhost.htaccess.verdicts import (
     Denied,
     FallbackPage,
+    Fronted,
     HttpsForced,
     NameRedirected,
     PhpSet,
@@ -32,7 +33,7 @@ from svc_webhost.htaccess.verdicts import (
     Verdict,
     Wish,
 )
-from svc_webhost.nginx import PathRedirect, Php, Serves, SiteServer, StaticRoot, WordPress
+from svc_webhost.nginx import FrontController, PathRedirect, Php, Serves, SiteServer, StaticRoot, WordPress
 from svc_webhost.php import PhpSettings
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites
@@ -97,6 +98,7 @@ class Case:
             wordpress=self.type == "wordpress",
             force_https=HttpsForced() in self.told,
             redirects=tuple(wish for wish in self.told if isinstance(wish, Redirected)),
+            fronts=frozenset(wish for wish in self.told if isinstance(wish, Fronted)),
             denied=self._denied,
             fallback_page=self.fallback_page,
             utf8_pages=Utf8Pages() in self.told,
@@ -181,6 +183,9 @@ class Case:
                 if isinstance(wish, Redirected)
             ),
             denied=tuple(sorted(self._denied)),
+            front_controllers=tuple(
+                FrontController.model_validate(asdict(wish)) for wish in self.told if isinstance(wish, Fronted)
+            ),
             serves=self._serves(root, php),
             utf8_pages=Utf8Pages() in self.told,
             certificate=nginx.certificate(domain) if self.https else None,

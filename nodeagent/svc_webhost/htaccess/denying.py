@@ -39,6 +39,7 @@ SOURCES: Final = frozenset({"php", *(f"php{number}" for number in range(10)), "p
 _TOKEN: Final = re.compile(
     rf"({_ESCAPED})|(\.[*+])|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])|\[((?:{_CLASS.pattern})+)\]"
 )
+_HIDDEN_ALTERNATIVE: Final = re.compile(r"(\^\((?:\?:)?)\\\.\(\?!well-known(?:/|\\/)?\)\|")
 _SAYS_WHO: Final = frozenset({"require", "order", "allow", "deny"})
 _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
 
@@ -47,8 +48,11 @@ def denied_by_section(directive: Directive, lines: Lines, situation: Situation) 
     """The opinion on a line that denies everybody what its section is about; None for any other line, or if no pattern
     can express the section."""
     patterns = _of_section(directive, situation)
-    # A denied path has no exceptions. If a section of the file contains `Require all granted`, for example, the site
-    # would also deny what that section opens.
+    spared = _all_but_endings(directive, lines, situation)
+    if spared is not None:
+        return denial_of([spared], situation)
+    # Other denied paths have no exceptions. If a section of the file contains `Require all granted`, for example, the
+    # site would also deny what that section opens.
     if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines, patterns):
         return None
     # Many products write each denial twice, once for Apache 2.2. A line for 2.2 counts only if the file also denies its
@@ -58,15 +62,20 @@ def denied_by_section(directive: Directive, lines: Lines, situation: Situation) 
     return denial_of(patterns, situation)
 
 
-def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
-    """The opinion on a rewrite rule that denies paths, which are relative to the file's folder."""
-    written = _written_out(expression)
+def denied_by_rule(expression: str, situation: Situation, *, pages_too: bool) -> Opinion | None:
+    """The opinion on a rewrite rule that denies paths, which are relative to the file's folder. `pages_too`: also paths
+    that no file has, but pages of an application may have."""
+    # nginx serves no hidden file anyway, so this alternative needs no pattern.
+    written = _written_out(_HIDDEN_ALTERNATIVE.sub(r"\1", expression))
     base = "/".join(("", *situation.parts))
     patterns = [] if written is None else [_path_pattern(each, base) for each in written]
     known = [pattern for pattern in patterns if pattern is not None and is_denied_pattern(pattern)]
     # All patterns or none: with only some of them denied, the line would count as translated, and the other paths would
     # be open.
     if not known or len(known) < len(patterns) or _denied_pages(known, base):
+        return None
+    # `/config*` would deny the page /configurator as well; what is in a folder of files, or ends like one, is no page.
+    if not pages_too and any(pattern.endswith("*") for pattern in known):
         return None
     return denial_of(known, situation)
 
@@ -137,6 +146,8 @@ def names_of(section: Section) -> list[str] | None:
     plain = expression.replace("(?i:", "(?:").removeprefix("(?i)")
     written = _written_out(plain)
     names = [] if written is None else [_name_pattern(each) for each in written]
+    # nginx serves no name with a dot at its start, besides the folder /.well-known/.
+    names = [name for name in names if name != ".*"]
     known = [name for name in names if name is not None]
     if not known or len(known) < len(names):
         return None
@@ -157,12 +168,80 @@ def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
     denied = ("deny", ("from", "all")) in words
     orders = {arguments for name, arguments in words if name == "order"}
     others = [word for word in words if word[0] in ("allow", "satisfy", "authtype", "authuserfile")]
+    others = [word for word in others if word != ("satisfy", ("all",))]
     others += [word for word in words if word[0] == "deny" and word[1] != ("from", "all")]
     # True if the lines of both generations, 2.4 (Require) and 2.2 (Order, Deny), open nothing and at least one denies.
     # `Order allow,deny` alone is a denial, too: deny is its default if no Allow matches.
     if others or not required <= {("all", "denied")} or not orders <= {("deny,allow",), ("allow,deny",)}:
         return False
     return bool(required) or denied or orders == {("allow,deny",)}
+
+
+def _all_but_endings(directive: Directive, lines: Lines, situation: Situation) -> str | None:
+    """The pattern for a folder that the file denies, but for files with the endings that its sections open; None if it
+    does something else."""
+    if not situation.parts or narrowing(directive) or not _denies_everybody(directive.sections, lines):
+        return None
+    # A line for Apache 2.2 counts only if the file denies the folder on current servers, too.
+    if _is_skipped_today(directive) and not lines.once("denied whole", lambda: _denied_whole(lines)):
+        return None
+    opened = lines.once("opened endings", lambda: _endings_of_sections(lines))
+    if not opened:
+        return None
+    base = "/".join(("", *situation.parts))
+    pattern = f"{base}/**/!({'|'.join(f'*.{ending}' for ending in opened)})"
+    return pattern if is_denied_pattern(pattern) else None
+
+
+def _denied_whole(lines: Lines) -> bool:
+    return any(
+        each.name in _SAYS_WHO
+        and not narrowing(each)
+        and not _is_skipped_today(each)
+        and _denies_everybody(each.sections, lines)
+        for each in lines
+    )
+
+
+def _endings_of_sections(lines: Lines) -> list[str] | None:
+    """The endings that sections of the file open for everybody, in each case of letters where Apache ignores it; None
+    if a section says something else about files."""
+    found = dict[str, None]()
+    for each in lines:
+        if not narrowing(each) or _is_skipped_today(each):
+            continue
+        if _words(each) not in _OPENING:
+            # What else a section says of access may close again what this one opens.
+            if each.name in _SAYS_WHO:
+                return None
+            continue
+        sections = [section for section in each.sections if section.name in narrowing(each)]
+        endings = _opened_by(sections[0]) if len(sections) == 1 else None
+        if endings is None:
+            return None
+        found |= dict.fromkeys(endings)
+    return list(found)
+
+
+_OPENED: Final = re.compile(
+    r"(?P<any_case>\(\?i\))?(?:\^?\.[*+])?\\\.(?:\((?:\?:)?(?P<many>[A-Za-z0-9|?]+)\)|(?P<one>[A-Za-z0-9]+))\$"
+)
+
+
+def _opened_by(section: Section) -> list[str] | None:
+    if section.name not in ("files", "filesmatch") or (
+        section.name == "files" and not section.argument.startswith("~")
+    ):
+        return None
+    match = _OPENED.fullmatch(section.argument.removeprefix("~").strip().strip("\"'"))
+    if match is None:
+        return None
+    written = _written_out(match["many"] or match["one"])
+    if written is None or not all(re.fullmatch("[A-Za-z0-9]+", ending) for ending in written):
+        return None
+    if any(ending.lower() in SOURCES for ending in written):
+        return None
+    return [form for each in written for form in ((each.lower(), each.upper()) if match["any_case"] else (each,))]
 
 
 def _opened_in_part(lines: Lines, patterns: Sequence[str]) -> bool:
@@ -234,12 +313,21 @@ def _name_pattern(written: str) -> str | None:
 def _path_pattern(written: str, base: str) -> str | None:
     begins, ends, text = _anchored(written)
     if not text:
-        return None
+        return _ending_below(written, base)
     if begins:
+        # A path from the file's folder starts without a slash, which many expressions allow for (`^/?config`).
+        text = text.removeprefix("/")
         return f"{base}/{text}" if ends or text.endswith("/") else f"{base}/{text}*"
-    if ends and "/" not in text:
+    # `_temp_/` anywhere: a folder whose name ends so.
+    if "/" not in (text if ends else text.removesuffix("/")) and (ends or text.endswith("/")):
         return f"{base}/**/*{text}" if base else f"*{text}"
     return None
+
+
+def _ending_below(written: str, base: str) -> str | None:
+    """`^user/.*\\.md$`: names in a folder, and below it, that end so."""
+    match = re.fullmatch(rf"{_BEGIN}/?([^{_BEGIN}-{_ANYTHING}]+)/{_ANYTHING}([^/{_BEGIN}-{_ANYTHING}]+){_END}", written)
+    return None if match is None else f"{base}/{match[1]}/**/*{match[2]}"
 
 
 def _anchored(written: str) -> tuple[bool, bool, str]:

@@ -28,6 +28,7 @@ from svc_webhost.htaccess.php_values import SETTING, php_setting
 from svc_webhost.htaccess.programs import stopped, stopped_endings
 from svc_webhost.htaccess.redirecting import redirect
 from svc_webhost.htaccess.situation import INDEXES, Situation
+from svc_webhost.htaccess.variables import environment, request_header, switched_off, tls_options
 from svc_webhost.htaccess.verdicts import UNKNOWN, Opinion, Protected, Verdict, blocks, harmless, past, same, translated
 
 _INDEXES_OF_FILES: Final = INDEXES[1:]
@@ -53,8 +54,18 @@ _ADDED: Final = {
     "x-frame-options": "sameorigin",
     "referrer-policy": "strict-origin-when-cross-origin",
 }
-_SAYS_NOTHING: Final = {"x-powered-by", "server", "etag", "x-xss-protection", "x-ua-compatible", "ms-author-via"}
+_SAYS_NOTHING: Final = {
+    *("x-powered-by", "server", "etag", "x-xss-protection", "x-ua-compatible", "ms-author-via"),
+    "x-permitted-cross-domain-policies",
+}
 """Headers that browsers no longer read, or have never read."""
+_SHARED: Final = {
+    *("eot", "otf", "ttf", "ttc", "tt[cf]", "woff", "woff2", "woff2?", "font.css", "css", "svg", "svgz", "svgz?"),
+    *("avif", "avifs?", "bmp", "cur", "gif", "ico", "jpg", "jpeg", "jpe?g", "png", "webp"),
+}
+"""Fonts, styles and pictures: a browser asks for the header only if a page of another site or name uses them."""
+_OF_NEXTCLOUD: Final = {"referrer-policy", "x-robots-tag"}
+"""Headers that Nextcloud sends itself where the server does not say `modHeadersAvailable`."""
 _HARMLESS: Final = {
     "expiresactive": "How long browsers keep files.",
     "expiresbytype": "How long browsers keep files.",
@@ -301,10 +312,12 @@ def _inside(directive: Directive, *names: str) -> bool:
     return any(section.name in names for section in directive.sections)
 
 
-def _header(directive: Directive, _: Lines, situation: Situation) -> Opinion:
+def _header(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
-    if arguments[:1] == ["always"]:
+    if arguments[:1] in (["always"], ["onsuccess"]):
         arguments = arguments[1:]
+    if arguments[1:2] and arguments[1] in _OF_NEXTCLOUD and ("modheadersavailable", "true") in _variables(lines):
+        return same("Nextcloud sends this header itself.")
     # The expression of an <If> is not evaluated, so it is unknown which answers get the header.
     if len(arguments) < 2 or _inside(directive, "if", "elseif", "else"):
         return blocks("nginx does not add, change or take away this header.")
@@ -319,9 +332,38 @@ def _header(directive: Directive, _: Lines, situation: Situation) -> Opinion:
         return harmless("How long browsers keep files.")
     if name in _SAYS_NOTHING:
         return harmless("What the header says does not change what visitors get.")
-    if action == "set" and value[:1] == [_ADDED.get(name)]:
+    if action in ("set", "append", "merge") and value == [_ADDED.get(name)]:
         return same("nginx adds this header.")
+    if action == "unset" and ("always", "set", name) in _headers_beside(directive, lines):
+        return harmless("Another line sets the header.")
+    if (name, value) == ("permissions-policy", ["interest-cohort=()"]):
+        return harmless("No browser has what the header refuses.")
+    if (action, name, value[:1]) == ("set", "access-control-allow-origin", ["*"]) and situation.has_one_name:
+        files = [section.argument for section in directive.sections if section.name in narrowing(directive)]
+        match = re.fullmatch(r"\\\.\(([^()]+)\)\$", files[0]) if len(files) == 1 else None
+        if match is not None and _SHARED.issuperset(match[1].split("|")):
+            return harmless("Pages of this site show these files without it; it is for pages of other sites.")
     return blocks("nginx does not add, change or take away this header. The application can send it itself.")
+
+
+def _headers_beside(directive: Directive, lines: Lines) -> frozenset[tuple[str, ...]]:
+    """The first three words of the `Header` lines in the same section."""
+
+    def find() -> frozenset[tuple[str, ...]]:
+        beside = [each for each in lines.directly_in(directive.sections) if each.name == "header"]
+        return frozenset(tuple(argument.lower() for argument in each.arguments[:3]) for each in beside)
+
+    return lines.once(("headers", directive.sections), find)
+
+
+def _variables(lines: Lines) -> frozenset[tuple[str, ...]]:
+    """The words of the `SetEnv` lines."""
+    return lines.once(
+        "variables",
+        lambda: frozenset(
+            tuple(argument.lower() for argument in each.arguments) for each in lines if each.name == "setenv"
+        ),
+    )
 
 
 def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
@@ -397,6 +439,9 @@ def _php_setting(directive: Directive, lines: Lines, situation: Situation) -> Op
 
 
 def _error_document(directive: Directive, _: Lines, situation: Situation) -> Opinion:
+    # Apache 1.3's form: a text starts with a quote that is never closed.
+    if re.fullmatch(r"[Ee]rror[Dd]ocument\s+[45]\d\d\s+\"[^\"]+", directive.text):
+        return harmless("The status is the same; visitors see a page of nginx's own.")
     if len(directive.arguments) != 2 or not _ANSWERED.fullmatch(" ".join(directive.arguments).lower()):
         return blocks(
             "Apache sends visitors elsewhere by it, or refuses the file: nginx answers with the status alone."
@@ -408,25 +453,12 @@ def _error_document(directive: Directive, _: Lines, situation: Situation) -> Opi
     return harmless("The status is the same; visitors see a page of nginx's own.")
 
 
-def _environment(directive: Directive, _: Lines, situation: Situation) -> Opinion:
-    arguments = [argument.lower() for argument in directive.arguments]
-    if situation.php and arguments[:1] == ["authorization"] and arguments[-1].startswith("http_authorization="):
-        return same("PHP gets the header Authorization.")
-    if directive.name == "setenv":
-        return blocks("PHP does not have this variable: nginx sets none.")
-    return blocks("What hangs on this variable is not done by nginx.")
-
-
 def _encoding(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     if _is_kept_by_wordpress(situation) and len(directive.arguments) > 1:
         return harmless("WordPress shows what it keeps there.")
+    if [argument.lower().lstrip(".") for argument in directive.arguments] == ["gzip", "svgz"]:
+        return same("nginx says of such pictures that they are compressed.")
     return blocks("nginx serves such a file as it is.")
-
-
-def _request_header(directive: Directive, *_: object) -> Opinion:
-    if [argument.lower() for argument in directive.arguments] == ["unset", "proxy"]:
-        return same("PHP is not told of this header.")
-    return blocks("nginx hands on what the visitor sends.")
 
 
 def _body(directive: Directive, _: Lines, situation: Situation) -> Opinion:
@@ -441,6 +473,8 @@ def _body(directive: Directive, _: Lines, situation: Situation) -> Opinion:
 def _fallback(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     if situation.at_top and len(directive.arguments) == 1 and not narrowing(directive):
         [target] = directive.arguments
+        if target.lower() == "disabled":
+            return same("Nothing above the site says otherwise.")
         if target == "/index.php" and situation.php and situation.fallback_page is None:
             return same("nginx asks index.php for what is no file.")
         page = page_of(target, base_is_top=False)
@@ -480,9 +514,11 @@ _JUDGES: Final[dict[str, Judge]] = {
     **dict.fromkeys(("addoutputfilter", "addoutputfilterbytype", "setoutputfilter"), _filter),
     **dict.fromkeys(SETTING, _php_setting),
     "errordocument": _error_document,
-    **dict.fromkeys(("setenv", "setenvif", "setenvifnocase", "unsetenv", "passenv"), _environment),
+    **dict.fromkeys(("setenv", "setenvif", "setenvifnocase", "unsetenv", "passenv"), environment),
     "addencoding": _encoding,
-    "requestheader": _request_header,
+    "requestheader": request_header,
+    **dict.fromkeys(("secfilterengine", "secfilterscanpost", "secruleengine", "modpagespeed"), switched_off),
+    "ssloptions": tls_options,
     "limitrequestbody": _body,
     "fallbackresource": _fallback,
     "acceptpathinfo": _path_info,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from svc_webhost.accepted import is_setting
+from svc_webhost.accepted import EXECUTION_SECONDS, is_setting
 from svc_webhost.apache.htaccess import Directive, Lines, modules, narrowing
 from svc_webhost.htaccess.situation import Situation
-from svc_webhost.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, translated
+from svc_webhost.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, same, translated
 
 _MIB: Final = {"memory_limit": "memory_limit_mib", "upload_max_filesize": "upload_max_filesize_mib"}
 _NUMBERS: Final = {"max_execution_time": "max_execution_time", "max_input_vars": "max_input_vars"}
@@ -20,7 +20,24 @@ _NUMBERS: Final = {"max_execution_time": "max_execution_time", "max_input_vars":
 _NO_MORE: Final = {
     *("magic_quotes_gpc", "magic_quotes_runtime", "magic_quotes_sybase", "register_globals", "register_long_arrays"),
     *("safe_mode", "allow_call_time_pass_reference", "track_vars", "mbstring.http_input", "mbstring.http_output"),
+    *("always_populate_raw_post_data", "mbstring.func_overload", "asp_tags", "zend.ze1_compatibility_mode"),
+    *("session.bug_compat_42", "session.bug_compat_warn", "session.hash_function", "session.hash_bits_per_character"),
 }
+_OFF: Final = frozenset({"off", "0", "no", "false"})
+_DEFAULTS: Final = {
+    **dict.fromkeys(("session.auto_start", "zlib.output_compression", "mbstring.encoding_translation"), _OFF),
+    "default_charset": frozenset({"utf-8"}),
+    "session.gc_maxlifetime": frozenset({"1440"}),
+    "arg_separator.output": frozenset({"&"}),
+}
+"""Values that the site's PHP has anyway: PHP's own, which Debian's php.ini keeps."""
+_UNSEEN: Final = {"output_buffering", "implicit_flush", "assert.active"}
+"""Visitors get the same page with either value: when it is sent, and assertions, which are not compiled
+(zend.assertions)."""
+_SUHOSIN: Final = "suhosin."
+"""An extension of PHP 5, which no version here has."""
+_OF_CPANEL: Final = re.compile(r"/var/cpanel/php/sessions/[\w.-]+")
+"""Where cPanel's PHP keeps its sessions."""
 _OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
 """`mod_php.c` is the module's name in PHP 8, too."""
 SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
@@ -33,8 +50,14 @@ def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opi
     if len(directive.arguments) != 2:
         return blocks(_ELSEWHERE)
     name, value = directive.arguments[0].lower(), directive.arguments[1]
-    if name in _NO_MORE:
+    if name in _NO_MORE or name.startswith(_SUHOSIN):
         return harmless("PHP no longer has this setting.")
+    if value.lower() in _DEFAULTS.get(name, frozenset()):
+        return same("The site's PHP has this value.")
+    if name in _UNSEEN:
+        return harmless("The page is the same with either value.")
+    if name == "session.save_path" and _OF_CPANEL.fullmatch(value):
+        return harmless("The site's PHP keeps its sessions in a folder of its own.")
     if situation.settings is None or not situation.at_top or narrowing(directive):
         return blocks(_ELSEWHERE)
     if _is_for_php_5(directive):
@@ -68,7 +91,11 @@ def _wish(directive: str, name: str, value: str) -> PhpSet | None:
         size = _mebibytes(value)
         return None if size is None else PhpSet(_MIB[name], size)
     if name in _NUMBERS:
-        return PhpSet(_NUMBERS[name], int(value)) if re.fullmatch(r"[0-9]{1,9}", value) else None
+        if re.fullmatch(r"[0-9]{1,9}", value) is None:
+            return None
+        # No request of a visitor takes longer here; Apache's own limit of a request is shorter than such values, too.
+        longest = EXECUTION_SECONDS[1] if name == "max_execution_time" else int(value)
+        return PhpSet(_NUMBERS[name], min(int(value), longest))
     if name == "date.timezone":
         return PhpSet("timezone", value)
     return None

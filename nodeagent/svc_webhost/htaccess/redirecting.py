@@ -62,9 +62,11 @@ def redirect_match(directive: Directive, situation: Situation) -> Opinion:
     return _wanted([Redirected(path, arguments[1], status, below=False)], directive, situation, "The site has it.")
 
 
-def rewritten(path: str, target: str, status: int, directive: Directive, situation: Situation) -> Opinion:
-    """A rewrite rule that redirects one path."""
-    wanted = [Redirected(path, target, status, below=False)]
+def rewritten(
+    path: str, target: str, status: int, directive: Directive, situation: Situation, *, below: bool
+) -> Opinion:
+    """A rewrite rule that redirects one path, or all that start so (`below`)."""
+    wanted = [Redirected(path, target, status, below=below)]
     return _wanted(wanted, directive, situation, "The site has this redirect.")
 
 

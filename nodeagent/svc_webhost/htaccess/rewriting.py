@@ -11,17 +11,19 @@ compared as texts, with all conditions and flags, with the forms that products s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from svc_webhost.apache.htaccess import Directive, Lines, modules, narrowing
 from svc_webhost.htaccess.denying import denied_by_rule
 from svc_webhost.htaccess.falling_back import falling_back, is_not_about_page, page_of
+from svc_webhost.htaccess.fronting import EVERY_PATH, FrontRule, front_controllers, program_of
 from svc_webhost.htaccess.patterns import only_hidden
 from svc_webhost.htaccess.redirecting import literal, redirect_match, rewritten
 from svc_webhost.htaccess.situation import TOP, Situation
 from svc_webhost.htaccess.verdicts import (
+    Fronted,
     HttpsForced,
     NameRedirected,
     Opinion,
@@ -33,16 +35,18 @@ from svc_webhost.htaccess.verdicts import (
 )
 
 # index.php, maybe with a base in front of it that earlier rules of some frameworks compute.
-_FRONT: Final = re.compile(r"(?:\./|/|%\{ENV:(?:BASE|REWRITEBASE)\}/?)?index\.php")
+_FRONT: Final = re.compile(r"(?:\./|/|%\{ENV:(?:BASE|REWRITEBASE|CWD)\}/?)?index\.php")
 # Patterns that match every path. Those that need at least one character (`.`, `^(.+)$`) do not match the top folder
 # itself.
-_EVERYTHING: Final = {
-    *(".", "^", ".*", "^.*$", "^(.*)$", "(.*)", "^.*", "^(.+)$", "^", ".?", "(.+)", "^.+$", "^(.*)"),
-}
+_EVERYTHING: Final = EVERY_PATH.keys()
 _FILES: Final = {"%{REQUEST_FILENAME}", "%{SCRIPT_FILENAME}", "%{DOCUMENT_ROOT}%{REQUEST_URI}"}
-_ENDS: Final = {"l", "last", "end", "qsa", "nc"}
+_ENDS: Final = {"l", "last", "end", "qsa", "nc", "pt", "passthrough"}
+"""Flags that do not change what a rule of an .htaccess file leads to: its result is looked up as a path anyway (PT)."""
+_REFUSES: Final = {"f", "forbidden", "g", "gone", "r=403", "r=404", "r=410"}
 _TOLD: Final = re.compile(
-    r"e=(?:no-gzip|base|rewritebase|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token)(?::.*)?", re.IGNORECASE
+    r"e(?:nv)?=(?:no-gzip|base|rewritebase|cwd|proto|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token"
+    r"|conn_remote_addr)(?::.*)?",
+    re.IGNORECASE,
 )
 """Variables that are read only by rules which are judged themselves, and request headers, which PHP gets anyway."""
 _TRACE: Final = {"^TRACE", "^TRACE$", "^TRAC[EK]", "^TRAC[EK]$", "^(TRACE|TRACK)", "^(TRACE|TRACK)$"}
@@ -51,6 +55,31 @@ _SPARED_RULES: Final = 3
 _BY_HTTPS: Final = "to HTTPS (`force_https`)"
 _KEPT: Final = "It keeps visitors from something that nginx would serve."
 _DOTFILES: Final = "nginx serves none of these files."
+_TO_BASE: Final = {
+    (r"^index\.php(?:/(.*)|$)", "%{ENV:BASE}/$1"),
+    (r"^index\.php(/(.*)|$)", "%{ENV:BASE}/$2"),
+}
+"""Symfony's redirect away from /index.php, in its present and its former form."""
+_NOT_FOUND: Final = re.compile(r"/?index\.php\?[\w/=&-]*(?:not_found|404)")
+"""An application's page for what it does not have."""
+_HIDDEN_FILES: Final = {r"(^|/)\.", r"(?:^|/)\."}
+_EXISTING: Final = (("%{SCRIPT_FILENAME}", "-d", "[OR]"), ("%{SCRIPT_FILENAME}", "-f"))
+# Of HTML5 Boilerplate (its expression spares nearly every name in /.well-known/) and of Backdrop.
+_BUT_WELL_KNOWN: Final = {
+    (("%{REQUEST_URI}", r"!(^|/)\.well-known/([^./]+./?)+$", "[NC]"), *_EXISTING),
+    (("%{REQUEST_URI}", r"!^/\.well-known"),),
+    (("%{REQUEST_URI}", r"!^/\.well-known/"),),
+}
+"""Conditions under which rules for hidden files refuse no more than nginx does."""
+_SPARING_CHALLENGES: Final = {r"^\.well-known/(?!acme-challenge|pki-validation)"}
+"""Of Nextcloud. Files in this folder are for everybody (RFC 8615), whatever index.php would say instead of them."""
+_ONE_PAGE: Final = re.compile(r"\^[a-z]+-[a-z]+/\?\$")
+"""One address of index.php, as `^ocm-provider/?$`, that is no folder."""
+_FOLDERS: Final = re.compile(r"\^(?:\\?\.?[\w-]+/|\((?:\?:)?[\w-]+/(?:\|[\w-]+/)*\))")
+_SOURCES_IN_FOLDER: Final = re.compile(
+    r"\^[\w/-]+/(?:\(\.\*\)|\.\*)\\\.\(?(?:txt|md|mdown|markdown|ya?ml|ini|log|sql|twig|tpl|inc|[|])+\)?\$"
+)
+"""An expression for files in a folder that hold texts, settings or templates of an application."""
 # Patterns as in guides to hardening and in security plugins. nginx denies at least as much (nginx/access.py).
 _KEPT_IN_WORDPRESS: Final = {
     *("^wp-admin/includes/", "^wp-includes/[^/]+\\.php$", "^wp-includes/js/tinymce/langs/.+\\.php"),
@@ -71,11 +100,15 @@ class _Rule:
 
     @property
     def about_files(self) -> frozenset[str]:
-        return frozenset(words[1] for words in self.asked if len(words) > 1 and words[0] in _FILES)
+        return frozenset(words[1] for words in self.asked if _is_about_file(words))
 
     @property
     def about_others(self) -> list[tuple[str, ...]]:
-        return [words for words in self.asked if not (len(words) > 1 and words[0] in _FILES)]
+        return [words for words in self.asked if not _is_about_file(words)]
+
+
+def _is_about_file(words: tuple[str, ...]) -> bool:
+    return len(words) > 1 and words[0] in _FILES and words not in _OF_PROCESSWIRE
 
 
 def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
@@ -84,7 +117,7 @@ def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
     conditions: list[tuple[int, Directive]] = []
     engine = ["".join(each.arguments[:1]).lower() for each in lines if each.name == "rewriteengine"]
     bases = {each.arguments for each in lines if each.name == "rewritebase"}
-    rules = _Rules(situation, engine_on=set(engine) == {"on"}, base_is_top=bases <= {("/",)})
+    rules = _Rules(situation, engine_on=set(engine) == {"on"}, bases=bases)
     patterns = ["".join(each.arguments[:1]) for each in lines if each.name == "rewriterule"]
     judged = 0
     for number, directive in enumerate(lines):
@@ -108,22 +141,33 @@ def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
 class _Rules:
     """The rules of one file, in their order: a rule may end the processing, so that later rules have no effect."""
 
-    def __init__(self, situation: Situation, *, engine_on: bool, base_is_top: bool) -> None:
+    def __init__(self, situation: Situation, *, engine_on: bool, bases: Set[tuple[str, ...]]) -> None:
         self._situation = situation
+        self._folder = "/".join(("", *situation.parts, ""))
+        # Two of them: which one holds is not known, and no program is found.
+        self._base = "" if len(bases) > 1 else "".join(next(iter(bases))[:1]) if bases else None
         self._front_controller = situation.php and situation.at_top and situation.fallback_page is None
-        self._base_is_top = base_is_top
+        self._base_is_top = bases <= {("/",)}
         self._wordpress = situation.wordpress and situation.at_top
         self._engine_on = engine_on
         self._files_are_done = False
         """Whether an earlier rule has ended the processing for existing files (or folders)."""
         indexes = situation.indexes
-        self._folders_are_left = indexes is not None and all(folder == TOP for folder in indexes)
+        here = situation.folder or TOP
+        self._folders_are_left = indexes is not None and not any(
+            folder != here and folder.is_relative_to(here) for folder in indexes
+        )
         """Whether folders may be handled as nginx does. A rule without `!-d` sends folders to index.php, too, which
         nginx does only for folders without an index page: so no folder below the top may have one."""
         self._all_known = True
-        """Whether no earlier rule blocks without a wish: such a rule may change a path before later rules see it."""
-        self._fronted = False
-        """Whether an earlier rule was a front controller, even if its conditions are not understood."""
+        """Whether no earlier rule that blocks without a wish may change paths before later rules see them."""
+        self._some_are_done = False
+        """Whether an earlier rule ends the processing for some files: a front controller that serves no files, even if
+        its conditions are not understood, or a rule that leaves folders alone."""
+        self._all_led = False
+        """Whether an earlier rule leads every path without a file to a program."""
+        self._led = set[str]()
+        """The paths that earlier rules lead to a program."""
 
     def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
         """`later`: the patterns of the next `_SPARED_RULES` rules."""
@@ -132,7 +176,8 @@ class _Rules:
         # a new behaviour.
         if opinion.wishes and not (self._engine_on and self._all_known):
             opinion = blocks(opinion.reason)
-        self._all_known = self._all_known and (opinion.verdict is not Verdict.BLOCKS or bool(opinion.wishes))
+        if opinion.verdict is Verdict.BLOCKS and not opinion.wishes and _goes_on(directive):
+            self._all_known = False
         return opinion
 
     def _judged(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
@@ -145,7 +190,7 @@ class _Rules:
         rule = _Rule(directive, pattern, target, _flags(directive.arguments), asked)
         if rule.flags == {f"s={_SPARED_RULES}"} and (opinion := self._spared(rule, later)) is not None:
             return opinion
-        if any(flag in ("f", "forbidden", "g", "gone") or flag.startswith("r=4") for flag in rule.flags):
+        if any(flag in _REFUSES or flag.startswith("r=4") for flag in rule.flags):
             return self._denied(rule)
         for known in (self._harmless, self._files_first, self._front, self._page, self._canonical, self._redirect):
             if (opinion := known(rule)) is not None:
@@ -156,23 +201,25 @@ class _Rules:
         """A rule that answers with an error. Its conditions are ignored: they only make it deny less."""
         if _is_for_trace(rule):
             return same("nginx refuses TRACE. TRACK is a method that only IIS knows.")
-        if rule.target != "-" or not rule.flags <= {"f", "forbidden", "l", "last", "end", "nc"}:
+        if not rule.flags <= {*_REFUSES, "l", "last", "end", "nc"}:
             return blocks(_KEPT)
         if only_hidden(rule.pattern):
             return same(_DOTFILES)
         by_address = self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS
         if by_address and self._situation.around is None:
             return same(_DOTFILES)
-        # A denied path of the panel applies to all requests. But behind a front controller the rule sees only existing
-        # files, and behind a rule that ends processing for existing files it never sees those. A rule with [NC] ignores
-        # case, and patterns of the panel do not.
-        if not (rule.asked or "nc" in rule.flags or self._fronted or self._files_are_done):
-            return denied_by_rule(rule.pattern, self._situation) or blocks(_KEPT)
+        if rule.pattern in _HIDDEN_FILES and rule.asked in _BUT_WELL_KNOWN:
+            return same(_DOTFILES)
+        # A denied path of the panel applies to all requests. But behind a rule that ends processing for some existing
+        # files the rule never sees those. Behind a front controller it sees existing files only, and the denied path
+        # holds for paths without a file, too. A rule with [NC] ignores case, and patterns of the panel do not.
+        if not (rule.asked or "nc" in rule.flags or self._some_are_done or self._files_are_done):
+            return denied_by_rule(rule.pattern, self._situation, pages_too=not self._all_led) or blocks(_KEPT)
         return blocks(_KEPT)
 
     def _harmless(self, rule: _Rule) -> Opinion | None:
         if rule.target == "-" and rule.flags and all(_TOLD.fullmatch(flag) for flag in rule.flags):
-            if any(flag.startswith("e=http_authorization") for flag in rule.flags):
+            if any(flag.startswith(("e=http_authorization", "env=http_authorization")) for flag in rule.flags):
                 return same("PHP gets the header Authorization.")
             return harmless("It is for rules that are judged themselves.")
         # Cached pages of a plugin: if such a page exists, Apache serves it without PHP. Here WordPress shows the same
@@ -195,13 +242,13 @@ class _Rules:
     def _files_first(self, rule: _Rule) -> Opinion | None:
         """A rule that ends the processing for paths of existing files."""
         ends = rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}
-        if not ends or not self._situation.at_top:
+        if not ends or not (self._situation.at_top or self._situation.php):
             return None
         tested = rule.about_files
         known = not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"}
         # Only "-f OR -d" is accepted: without OR the rule would be about paths that are both a file and a folder,
         # so about none.
-        if not known or not _either(rule):
+        if not known or not _either(rule.asked):
             return None
         self._files_are_done = True
         self._folders_are_left = self._folders_are_left or "-d" in tested
@@ -217,7 +264,7 @@ class _Rules:
         page = page_of(rule.target, base_is_top=self._base_is_top)
         if rule.pattern not in _EVERYTHING or page is None:
             return None
-        self._fronted = True
+        self._some_are_done = self._all_led = True
         if self._is_for_missing(rule) and all(is_not_about_page(words, page) for words in rule.about_others):
             return falling_back(page, self._situation)
         return None
@@ -229,23 +276,99 @@ class _Rules:
         return known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"})
 
     def _front(self, rule: _Rule) -> Opinion | None:
-        if not self._front_controller:
+        if not self._situation.php:
             return None
         if rule.pattern in (r"^index\.php$", "^index.php$") and rule.target == "-" and not rule.asked:
             return same("nginx runs index.php where it is asked for.") if rule.flags <= _ENDS else None
-        if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
-            # Noted even if the conditions of this rule are not understood: denials after it no longer see all requests,
-            # so they must not be turned into denied paths.
-            self._fronted = True
-            if self._is_for_missing(rule) and all(map(_is_not_itself, rule.about_others)):
-                return same("nginx asks index.php for what is no file.")
+        fronted = self._at_index(rule) if self._front_controller else None
+        found = fronted or self._led_to_program(rule) or self._left_alone(rule)
+        if found is None and self._front_controller:
+            return self._hidden_by_index(rule) or self._with_one_address(rule)
+        return found
+
+    def _at_index(self, rule: _Rule) -> Opinion | None:
+        """What nginx does by itself: index.php at the top answers for paths without a file."""
+        if rule.pattern not in _EVERYTHING or not _FRONT.fullmatch(rule.target) or not rule.flags <= _ENDS:
+            return None
+        known = self._is_for_missing(rule) and all(map(_is_not_itself, rule.about_others))
+        known = known and not any(front.path == "/" for front in self._situation.fronts)
+        known = known and not self._all_led
+        # Noted even if the conditions of this rule are not understood: denials after it may no longer see all files, so
+        # they must not be turned into denied paths.
+        self._some_are_done = self._some_are_done or not _only_without_file(rule)
+        self._all_led = True
+        return same("nginx asks index.php for what is no file.") if known else None
+
+    def _led_to_program(self, rule: _Rule) -> Opinion | None:
+        """A rule that a front controller of the site can do."""
+        if not (rule.flags <= _ENDS and rule.flags & {"l", "last", "end"}):
+            return None
+        if not set(modules(rule.directive)) <= {"mod_rewrite.c"}:
+            return None
+        serves_files = bool(rule.about_files) or self._files_are_done
+        led = FrontRule(rule.pattern, rule.target, self._folder, self._base, rule.flags, serves_files)
+        program = program_of(led)
+        if program is None:
+            return None
+        beginnings = [begin for words in rule.about_others if (begin := _begins(words)) is not None]
+        others = [words for words in rule.about_others if _begins(words) is None]
+        if not _only_without_file(rule) and rule.pattern in _EVERYTHING:
+            self._some_are_done = True
+        all_led, self._all_led = self._all_led, self._all_led or (rule.pattern in _EVERYTHING and not beginnings)
+        if len(beginnings) > 1 or not all(_is_not(program, words) for words in others):
+            return None
+        if any(len(words) > 2 for words in rule.asked if words[0] in _FILES):
+            return None
+        if rule.about_files and not {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}:
+            return None
+        if serves_files and not ("!-d" in rule.about_files or self._folders_are_left):
+            return None
+        wishes = front_controllers(led, beginnings[0] if beginnings else None)
+        # nginx takes the innermost path, and Apache the first rule.
+        inner = any(wish.path.startswith(path.rstrip("/")) for wish in wishes for path in self._led)
+        if not wishes or all_led or inner:
+            return None
+        # At the top nginx has this one anyway, in the form that `_at_index` knows.
+        if self._front_controller and wishes[0] == Fronted("/", "/index.php", False, None, True):
+            return None
+        self._led.update(wish.path for wish in wishes)
+        if self._situation.fronts.issuperset(wishes):
+            return translated(f"{program} answers for it.")
+        paths = ", ".join(wish.path for wish in wishes)
+        return blocks(f"Add front controllers of the site: {program} for {paths}.", *wishes)
+
+    def _hidden_by_index(self, rule: _Rule) -> Opinion | None:
+        """A rule that shows a page of index.php where a file is that nobody must see."""
+        if rule.asked or not rule.flags <= _ENDS - {"nc"} or not rule.flags & {"l", "last", "end"}:
+            return None
+        not_found = _NOT_FOUND.fullmatch(rule.target) is not None
+        if not not_found and not _FRONT.fullmatch(rule.target):
+            return None
+        if only_hidden(rule.pattern):
+            return same(_DOTFILES)
+        if rule.pattern in _SPARING_CHALLENGES or _ONE_PAGE.fullmatch(rule.pattern):
+            return same("nginx asks index.php for what is no file.")
+        # Other endings may be those of pages, which have no file.
+        if self._some_are_done or self._files_are_done:
+            return None
+        if not not_found and not _SOURCES_IN_FOLDER.fullmatch(rule.pattern):
+            return None
+        return denied_by_rule(rule.pattern, self._situation, pages_too=True)
+
+    def _left_alone(self, rule: _Rule) -> Opinion | None:
+        """A rule that ends the processing for folders: files there are served, and others are missing."""
+        if rule.asked or rule.target != "-" or not rule.flags or not rule.flags <= {"l", "last", "end"}:
+            return None
+        if not _FOLDERS.fullmatch(rule.pattern):
+            return None
+        self._some_are_done = True
+        return harmless("nginx serves the files of these folders, and asks index.php for what is missing there.")
+
+    def _with_one_address(self, rule: _Rule) -> Opinion | None:
+        """Redirects of frameworks that give a page one address only."""
         if self._without_slash(rule):
             return harmless("index.php is asked with the slash at the end, too: frameworks take both for one page.")
-        if (
-            rule.pattern == r"^index\.php(?:/(.*)|$)"
-            and rule.target == "%{ENV:BASE}/$1"
-            and rule.flags <= {"r=301", "r=308", "l"}
-        ):
+        if (rule.pattern, rule.target) in _TO_BASE and rule.flags <= {"r=301", "r=308", "l"}:
             return harmless("The same page is shown at both addresses.")
         return None
 
@@ -269,8 +392,11 @@ class _Rules:
         if place is None:
             return None
         secure, host = place[1] == "https", place[2].lower()
+        asked = rule.asked
+        if host == "%1" and self._is_name_without_www(asked[-1]):
+            asked, host = asked[:-1], self._situation.domain
         wishes: list[HttpsForced | NameRedirected] = []
-        for words in rule.asked:
+        for words in asked:
             named = self._named(words)
             if secure and _plain_http(words):
                 wishes.append(HttpsForced())
@@ -280,7 +406,7 @@ class _Rules:
                 return None
         # Joined by AND, "HTTP and this name" redirects fewer requests than the two settings would. Several tests for
         # HTTP count as one.
-        if len(rule.asked) > 1 and not _either(rule) and set(wishes) != {HttpsForced()}:
+        if not asked or (len(asked) > 1 and not _either(asked) and set(wishes) != {HttpsForced()}):
             return None
         # A rule that redirects to HTTPS at a fixed host also redirects every other name to that host, while the panel's
         # HTTPS setting keeps the name. The two are equal only if each other name is redirected to the primary name
@@ -299,6 +425,13 @@ class _Rules:
         # is no wish.
         wished = missing if self._situation.at_top else ()
         return blocks(f"Have the site send its visitors {', and '.join(what)}.", *wished)
+
+    def _is_name_without_www(self, words: tuple[str, ...]) -> bool:
+        """Whether the condition holds for every name, and captures the primary one, for it and for it with `www.`."""
+        if words[:2] not in (("%{HTTP_HOST}", r"^(?:www\.)?(.+)$"), ("%{HTTP_HOST}", r"^(?:www\.)?(.+)")):
+            return False
+        domain = self._situation.domain
+        return not domain.startswith("www.") and self._situation.names.keys() <= {f"www.{domain}"}
 
     def _is_so(self, wish: HttpsForced | NameRedirected) -> bool:
         if isinstance(wish, HttpsForced):
@@ -326,7 +459,10 @@ class _Rules:
     def _redirect(self, rule: _Rule) -> Opinion | None:
         statuses = [int(flag.removeprefix("r=")) for flag in rule.flags if flag in _REDIRECTS]
         statuses += [302] if "r" in rule.flags else []
-        path = literal(rule.pattern)
+        path, below = literal(rule.pattern), False
+        if path is None and re.fullmatch(r"\^(?:[A-Za-z0-9_/-]|\\\.)+", rule.pattern):
+            # Without an anchor at its end it is about all paths that start so, as a redirect of the site with `below`.
+            path, below = rule.pattern.removeprefix("^").replace("\\", ""), True
         if path is None or rule.asked or len(statuses) != 1 or not rule.flags <= {"l", "end", "r", "ne", *_REDIRECTS}:
             return None
         # Targets with `$1` or `%1` are patterns. "//host" is another host for a browser.
@@ -337,7 +473,7 @@ class _Rules:
         ):
             return None
         folder = "/".join(("", *self._situation.parts, path))
-        return rewritten(folder, rule.target, statuses[0], rule.directive, self._situation)
+        return rewritten(folder, rule.target, statuses[0], rule.directive, self._situation, below=below)
 
 
 _REDIRECTS: Final = {"r=301", "r=302", "r=307", "r=308"}
@@ -348,10 +484,10 @@ def _flags(arguments: tuple[str, ...]) -> frozenset[str]:
     return frozenset(flag.strip().lower() for flag in written.strip("[]").split(",") if flag.strip())
 
 
-def _either(rule: _Rule) -> bool:
-    """Whether all conditions of the rule are joined by OR."""
+def _either(asked: Sequence[tuple[str, ...]]) -> bool:
+    """Whether all of these conditions are joined by OR."""
     # The last condition's flag is ignored, because it joins the condition to nothing.
-    return all(len(words) == 3 and "or" in words[2].lower().strip("[]").split(",") for words in rule.asked[:-1])
+    return all(len(words) == 3 and "or" in words[2].lower().strip("[]").split(",") for words in asked[:-1])
 
 
 def _is_not_itself(words: tuple[str, ...]) -> bool:
@@ -361,6 +497,52 @@ def _is_not_itself(words: tuple[str, ...]) -> bool:
         return True
     known = (r"!^/index\.php", r"!^/index\.php$", "!=/favicon.ico", "!=/index.php")
     return len(words) == 2 and words[0] == "%{REQUEST_URI}" and words[1] in known
+
+
+def _goes_on(directive: Directive) -> bool:
+    """Whether the rule spares paths from later rules, has another server answer, or changes paths that later rules
+    see."""
+    ends = {"l", "last", "end", "r", *_REFUSES, *_REDIRECTS}
+    spares = "".join(directive.arguments[1:2]) == "-" and _flags(directive.arguments).isdisjoint(_REFUSES)
+    flags = _flags(directive.arguments)
+    return spares or flags.isdisjoint(ends) or not flags.isdisjoint({"p", "proxy"})
+
+
+def _only_without_file(rule: _Rule) -> bool:
+    """Whether the rule is about paths alone that no file has."""
+    return all(len(words) == 2 for words in rule.asked) and "!-f" in rule.about_files
+
+
+def _begins(words: tuple[str, ...]) -> str | None:
+    """The path, with a slash at its end, with which the address has to start by this condition; None if it is about
+    something else."""
+    if len(words) != 2 or words[0] != "%{REQUEST_URI}":
+        return None
+    match = re.fullmatch(r"\^((?:/(?:[\w~@+,-]|\\?\.)+)+/)", words[1])
+    return None if match is None else match[1].replace("\\", "")
+
+
+_OF_PROCESSWIRE: Final = {
+    ("%{REQUEST_URI}", "^/~?[-_.a-zA-Z0-9/]*$"),
+    ("%{REQUEST_FILENAME}", r"!(favicon\.ico|robots\.txt)"),
+}
+"""Names that no page has: where nothing has them, Apache says so itself."""
+_NO_PAGES: Final = re.compile(r"!(?:\.\*)?\\\.\((?:[a-z0-9]+\|)*[a-z0-9]+\)\$?")
+"""Paths that end like pictures and styles: where such a file is missing, Apache says so itself."""
+
+
+def _is_not(program: str, words: tuple[str, ...]) -> bool:
+    """Whether the condition only excludes the program itself, icons that browsers request on their own, or files that
+    are missing."""
+    if words in _OF_PROCESSWIRE:
+        return True
+    if words[0] != "%{REQUEST_URI}" or len(words) < 2:
+        return False
+    if _NO_PAGES.fullmatch(words[1]) and words[2:] in ((), ("[NC]",)):
+        return True
+    if len(words) != 2:
+        return False
+    return words[1].replace("\\", "").removesuffix("$") in (f"!^{program}", f"!={program}", "!=/favicon.ico")
 
 
 def _is_for_trace(rule: _Rule) -> bool:

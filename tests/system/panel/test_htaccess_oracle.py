@@ -113,7 +113,9 @@ ADDRESSES: Final = (
     *("/went2html", "/far.html?x=1", "/shop/7", "/api/x"),
 )
 NO_FILE: Final = "RewriteCond %{REQUEST_FILENAME} !-f\nRewriteRule . /index.php"
+OF_UPLOADS: Final = "RewriteRule ^wp-content/uploads/.*\\.php$ - [F]"
 HERE: Final = {
+    OF_UPLOADS: (r"^/wp-content/uploads/.*\.php/", f"{OF_UPLOADS}, for what is below such a file"),
     "Redirect 301 /gone /folder/": (r"^/gone/", "Redirect 301 /gone /folder/"),
     NO_FILE: (r"/$", "RewriteCond %{REQUEST_FILENAME} !-f without !-d, for folders that have no page"),
 }
