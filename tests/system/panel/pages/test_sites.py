@@ -22,6 +22,22 @@ fetch("/api/v1/sites", {
 })"""
 
 
+async def test_a_new_site_has_its_own_letters_and_www_and_says_where_to_point_them(panel: PanelPages) -> None:
+    await panel.core.person(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.press("Create the first site")
+        browser.fill("Domain", "müller-shop.net")
+        browser.press("Create")
+        expect(browser.page.locator("h1")).to_have_text("müller-shop.net")
+        names = browser.page.locator("dl.facts div", has_text="Names").first
+        expect(names).to_contain_text("www.müller-shop.net www.xn--mller-shop-9db.net")
+        expect(names).to_contain_text("does not resolve")
+
+    await panel.browse(visit)
+
+
 async def test_a_customer_makes_a_site_suspends_it_and_deletes_it(panel: PanelPages) -> None:
     await panel.core.person(ADA)
 
