@@ -58,6 +58,7 @@ OURS_FOR_A_SITE = {
     "svc_actors/panel/backups/restore.py": "restic",
     "svc_actors/panel/backups/tools.py": "restic",
     "svc_actors/panel/backups/work.py": "restic",
+    "svc_actors/panel/backups/data_check.py": "restic",
 }
 """Executes none of the site's code: bounded by its own means, and never by what a site has left."""
 
@@ -74,6 +75,7 @@ OF_THE_SERVER = {
         "svc_webhost/keeper/join.py",
         "svc_webhost/launcher_keeper.py",
         "svc_webhost/launcher_systemd.py",
+        "svc_webhost/mail/__init__.py",
         "svc_webhost/nginx/program.py",
     ),
     *(

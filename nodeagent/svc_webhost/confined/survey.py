@@ -24,7 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)))
 
 from svc_webhost.apache.passwords import MOST_BYTES
-from svc_webhost.archives import passwords, reading, rules
+from svc_webhost.archives import htaccess, passwords, reading
 from svc_webhost.archives.model import Account, Survey
 from svc_webhost.archives.model import Kind as ItemKind
 from svc_webhost.archives.placing import link_target, placed_at
@@ -115,7 +115,7 @@ def survey(archive: BinaryIO, settings: Mapping[str, Any] | None = None) -> Acco
     sought = passwords.password_candidates(found, account, gathered.links)
     contents = _contents(archive, {file for each in sought for file in each.files})
     account.passwords = [each.resolve(contents) for each in sought]
-    account.rules = rules.judged_rules(found, account, contents, settings)
+    account.rules = htaccess.judged_rules(found, account, contents, settings)
     return account
 
 

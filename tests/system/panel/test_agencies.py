@@ -155,7 +155,7 @@ class Agency:
 
     async def _database_user(self, item: dict[str, Any]) -> tuple[str, bool]:
         users = (await self.root.get("/database-users?page_size=200")).json()
-        label = item["reason"].partition("is called ")[2].partition(" ")[0]
+        label = item["reason"].partition("called ")[2].partition(" ")[0]
         names = [each["name"] for each in users["items"] if each["name"].endswith(f"_{label}")]
         return f"users here: {', '.join(names)}", bool(names)
 

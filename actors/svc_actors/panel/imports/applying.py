@@ -103,9 +103,9 @@ from svc_actors.undelivered import why_undelivered
 from svc_common.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_webhost import confined
 from svc_webhost.accepted import no_programs_in
+from svc_webhost.archives.htaccess import MOST_NAMED
 from svc_webhost.archives.model import FoundDatabase, FoundSite, Kind
 from svc_webhost.archives.placing import ASIDE, below, placed_at
-from svc_webhost.archives.rules import MOST_NAMED
 from svc_webhost.confined.protocol import PlaceImported, RewriteConfiguration
 from svc_webhost.database_clients import HOST
 from svc_webhost.databases import DatabaseError, EngineKind, SiteFile, database_name

@@ -20,6 +20,7 @@ from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
 from svc_common.errors import ServiceError
 from svc_webhost.accepted import is_protected_place, no_programs_in
 from svc_webhost.archives.crontab import NoTaskError, Task, typed
+from svc_webhost.archives.htaccess import MOST_NAMED
 from svc_webhost.archives.model import (
     Account,
     FoundDatabase,
@@ -30,7 +31,6 @@ from svc_webhost.archives.model import (
     Kind,
 )
 from svc_webhost.archives.placing import name_in_site
-from svc_webhost.archives.rules import MOST_NAMED
 from svc_webhost.archives.tree import NO_DOMAIN
 
 NOT_SERVED: Final = "no imported site has this as its registered domain, so it is not served here"
