@@ -17,7 +17,9 @@ from trio.testing import MockClock
 from svc_actors.mail import MailKind, NewMail
 from svc_actors.mail import queue as queue_module
 from svc_actors.mail import relay as relay_module
+from svc_actors.mail.alert import DeliveryAlert
 from svc_actors.mail.queue import ClaimedMail, QueuedMails
+from svc_actors.mail.relay import Deferred, Rejected, Sent
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ErrorCode, ServiceError
 from tests.mail.conftest import Queue, queue_for
@@ -287,6 +289,29 @@ async def test_one_recipient_that_is_never_ready_is_a_warning_without_a_name(
     assert alert[0] == "warning"
     assert "452" in alert[1]
     assert "ada" not in alert[1]
+
+
+async def test_refusals_for_good_do_not_hide_that_all_other_mail_waits(
+    database: Database, mock_clock: MockClock
+) -> None:
+    alert = DeliveryAlert.of_own_mail(database)
+    opened = None
+    for _ in range(4):
+        alert.answered(Deferred(452, "full"))
+        alert.answered(Rejected(550, "no such user"))
+        await alert.tell()
+        opened = await open_alert(database)
+        mock_clock.jump(600)
+    alert.answered(Rejected(550, "no such user"))
+    await alert.tell()
+    still = await open_alert(database)
+    alert.answered(Sent())
+    await alert.tell()
+
+    assert (
+        opened == still == ("warning", "Mail cannot be delivered: the relay answers 452 (svc mail list has the rest)")
+    )
+    assert await open_alert(database) is None
 
 
 @pytest.mark.parametrize("implicit", [False, True])

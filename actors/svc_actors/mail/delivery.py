@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -77,8 +77,8 @@ class MailQueue(Protocol[Mail]):
     async def deferred(self, mail: Mail, reason: str) -> None: ...
     async def rejected(self, mail: Mail, reason: str) -> None: ...
 
-    async def note_relay_problem(self, reason: str) -> None:
-        """Record at the mails that are due why they still wait."""
+    async def note_relay_problem(self, mails: Collection[UUID], reason: str) -> None:
+        """Record why these mails still wait."""
 
     async def fail_expired(self) -> None:
         """Fail mails that have passed their deadline."""
@@ -96,6 +96,7 @@ class Delivery(Generic[Mail]):
         self._threads = trio.CapacityLimiter(4)
         self._outcomes: dict[UUID, tuple[Mail, Outcome]] = {}
         self._woken = trio.Event()
+        self._urgent = trio.Event()
         self._answers = 0
         """How many mails the relay has answered, in all sessions."""
         self._failures = 0
@@ -105,14 +106,18 @@ class Delivery(Generic[Mail]):
         """Deliver until cancelled. Raises what the database raises; a new call resumes where it was."""
         with self._database.announcements.listener(self._queue.channel, self._wake):
             while True:
-                self._woken = trio.Event()
+                self._woken, self._urgent = trio.Event(), trio.Event()
                 pause = await self.round()
                 with trio.move_on_after(pause):
                     await self._woken.wait()
+                # Mail that comes while the relay is away causes no further rounds, unless its sender waits.
+                with trio.move_on_at(self._not_before):
+                    await self._urgent.wait()
 
     def _wake(self, payload: str) -> None:
         if payload == NOW:
             self._not_before = 0.0
+            self._urgent.set()
         self._woken.set()
 
     async def round(self) -> float:
@@ -146,17 +151,17 @@ class Delivery(Generic[Mail]):
                         left.popleft()
             except RelayError as error:
                 if self._answers == answers:
-                    await self._relay_failed(error)
+                    await self._relay_failed(error, left)
                     return
                 self._log.info("mail.session_ended", error=str(error), answers=self._answers - answers)
 
-    async def _relay_failed(self, error: RelayError) -> None:
+    async def _relay_failed(self, error: RelayError, left: Collection[UUID]) -> None:
         self._alert.relay_failed(error)
         pause = min(FIRST_PAUSE * 2 ** min(self._failures, 20), LONGEST_PAUSE)
         self._failures += 1
         self._not_before = trio.current_time() + pause * random.uniform(0.8, 1.0)  # noqa: S311
         self._log.warning("mail.relay_failed", error=str(error), pause=round(pause, 1))
-        await self._queue.note_relay_problem(str(error))
+        await self._queue.note_relay_problem(left, str(error))
 
     async def _attempt(self, relay: Relay, mail: Mail) -> None:
         try:

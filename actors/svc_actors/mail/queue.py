@@ -12,6 +12,7 @@ Why: docs/decisions/0014-mail.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -202,9 +203,10 @@ class QueuedMails:
             reason,
         )
 
-    async def note_relay_problem(self, reason: str) -> None:
+    async def note_relay_problem(self, mails: Collection[UUID], reason: str) -> None:
         await self._database.execute(
-            "UPDATE mails SET error = $1 WHERE state = 'queued' AND attempt_at <= now() AND error IS DISTINCT FROM $1",
+            "UPDATE mails SET error = $2 WHERE id = ANY($1) AND state = 'queued' AND error IS DISTINCT FROM $2",
+            list(mails),
             reason,
         )
 

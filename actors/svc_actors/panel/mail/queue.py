@@ -171,13 +171,10 @@ class QueuedSiteMails:
         )
         await self._remove_unqueued([mail.message])
 
-    async def note_relay_problem(self, reason: str) -> None:
+    async def note_relay_problem(self, mails: Collection[UUID], reason: str) -> None:
         await self._database.execute(
-            f"""
-            UPDATE site_mails SET error = $1 FROM sites
-            WHERE sites.id = site_id AND {_SENDS} AND state = 'queued' AND attempt_at <= now()
-              AND error IS DISTINCT FROM $1
-            """,
+            "UPDATE site_mails SET error = $2 WHERE id = ANY($1) AND state = 'queued' AND error IS DISTINCT FROM $2",
+            list(mails),
             reason,
         )
 
