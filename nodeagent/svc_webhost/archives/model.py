@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 MOST_ITEMS: Final = 2000
 """The most items of each kind in an archive: no customer's account has more."""
@@ -189,6 +189,12 @@ class SkippedItem:
     reason: str
 
 
+_ADDED: Final = {"sites": ("configuration",), "databases": ("readers", "rights", "hosts")}
+"""Members that the release before does not know. It refuses an account with a member of a site or database that it does
+not know, but ignores those of the account: so that it can still read accounts after it was put back, `Account.record`
+keeps these under `added`, in the order of the sites and databases."""
+
+
 @dataclass
 class Account:
     format: Format
@@ -202,38 +208,60 @@ class Account:
     left: list[SkippedItem] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON. The release before can read it, too."""
+        record = asdict(self)
+        record["added"] = {
+            kind: [{name: each.pop(name) for name in names} for each in record[kind]] for kind, names in _ADDED.items()
+        }
+        return record
 
     def leave(self, kind: Kind, name: str, reason: str) -> None:
         if len(self.left) < MOST_ITEMS:
             self.left.append(SkippedItem(kind, name[:200], reason))
 
 
+FoundT = TypeVar(
+    "FoundT", FoundSite, FoundDatabase, FoundRecord, FoundCertificate, FoundPasswords, FoundRules, FoundTask
+)
+
+
 def account_of(data: Mapping[str, Any]) -> Account:
-    """The account that `record` returned. Raises ValueError, KeyError and TypeError for anything else."""
+    """The account that `record` returned, of this release or another: members that this one does not know are ignored.
+    Raises ValueError, KeyError, TypeError and AttributeError for anything else."""
     return Account(
         format=Format(data["format"]),
-        sites=[FoundSite(**each) for each in data["sites"]],
-        databases=[FoundDatabase(**each) for each in data["databases"]],
+        sites=[_made(FoundSite, each) for each in _whole(data, "sites")],
+        databases=[_made(FoundDatabase, each) for each in _whole(data, "databases")],
         zones=[
             FoundZone(
                 zone["name"],
-                [FoundRecord(**each) for each in zone["records"]],
+                [_made(FoundRecord, each) for each in zone["records"]],
                 [(str(name), str(reason)) for name, reason in zone["left"]],
             )
             for zone in data["zones"]
         ],
-        certificates=[FoundCertificate(**each) for each in data["certificates"]],
+        certificates=[_made(FoundCertificate, each) for each in data["certificates"]],
         # Accounts that an earlier release has read do not have these two members.
         passwords=[
-            FoundPasswords(**{**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
+            _made(FoundPasswords, {**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
             for each in data.get("passwords", ())
         ],
-        rules=[FoundRules(**each) for each in data.get("rules", ())],
-        tasks=[FoundTask(**each) for each in data["tasks"]],
+        rules=[_made(FoundRules, each) for each in data.get("rules", ())],
+        tasks=[_made(FoundTask, each) for each in data["tasks"]],
         left=[SkippedItem(Kind(each["kind"]), each["name"], each["reason"]) for each in data["left"]],
     )
+
+
+def _whole(data: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The sites or databases with their members of `added`, which accounts of an earlier release do not have."""
+    found = data[kind]
+    added = data.get("added", {}).get(kind) or [{}] * len(found)
+    return [{**each, **more} for each, more in zip(found, added, strict=True)]
+
+
+def _made(kind: type[FoundT], data: Mapping[str, Any]) -> FoundT:
+    known = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in data.items() if name in known})
 
 
 @dataclass
