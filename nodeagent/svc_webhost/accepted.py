@@ -29,9 +29,11 @@ FALLBACK_PAGE: Final = rf"^/({_NAME}/)*{_NAME}\.html?$"
 LONGEST_PAGE: Final = 255
 
 _WORD: Final = r"[\w.~!&()+,=:@-]+"
-_SPARED_ENDINGS: Final = r"!\(\*\.[A-Za-z0-9]+(\|\*\.[A-Za-z0-9]+)*\)"
-DENIED_PATTERN: Final = rf"^((/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?|/({_WORD}/)+\*\*/{_SPARED_ENDINGS})$"
-"""As in .gitignore, and `/img/**/!(*.jpg|*.png)` as in the shell: all of a folder but files with these endings."""
+_SPARED_NAME: Final = r"(\*\.[A-Za-z0-9]+|[A-Za-z0-9_][\w.~@+-]*)"
+_SPARED_NAMES: Final = rf"!\({_SPARED_NAME}(\|{_SPARED_NAME})*\)"
+DENIED_PATTERN: Final = rf"^((/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?|/({_WORD}/)+\*\*/{_SPARED_NAMES})$"
+"""As in .gitignore, and `/img/**/!(*.jpg|logo.png)` as in the shell: all of a folder but files with these endings or
+names."""
 PROTECTED_PLACE: Final = rf"^/({_WORD}(/{_WORD})*)?$"
 LONGEST_PATTERN: Final = 255
 FRONT_PATH: Final = rf"^/({_WORD}(/{_WORD})*/?)?$"
@@ -81,11 +83,14 @@ def expression(pattern: str) -> str:
     return f"{beneath}/{among}{re.escape(name)}{ends}"
 
 
-def _all_but(folder: str, endings: str) -> str:
-    """The folder, and what is below it but for these endings. Where an earlier name ends like a program, the path is
-    denied all the same: `/img/x.php/y.jpg` would run x.php."""
-    spared = "|".join(re.escape(ending.removeprefix("*.")) for ending in endings.split("|"))
-    return rf"{re.escape(folder)}(?:(?!.)|/(?:(?!.*\.(?:{spared})(?!.))|.*\.[Pp][Hh][^/]*/))"
+def _all_but(folder: str, spared: str) -> str:
+    """The folder, and what is below it but for files with these endings or names. Where an earlier name ends like a
+    program, the path is denied all the same: `/img/x.php/y.jpg` would run x.php."""
+    forms = spared.split("|")
+    endings = "|".join(re.escape(form[1:]) for form in forms if form.startswith("*"))
+    names = "|".join(re.escape(form) for form in forms if not form.startswith("*"))
+    files = "|".join([*([f".*(?:{endings})"] if endings else ()), *([f"(?:.*/)?(?:{names})"] if names else ())])
+    return rf"{re.escape(folder)}(?:(?!.)|/(?:(?!(?:{files})(?!.))|.*\.[Pp][Hh][^/]*/))"
 
 
 def is_denied(pattern: str, path: str) -> bool:

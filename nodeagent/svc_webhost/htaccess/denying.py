@@ -48,7 +48,7 @@ def denied_by_section(directive: Directive, lines: Lines, situation: Situation) 
     """The opinion on a line that denies everybody what its section is about; None for any other line, or if no pattern
     can express the section."""
     patterns = _of_section(directive, situation)
-    spared = _all_but_endings(directive, lines, situation)
+    spared = _all_but_some(directive, lines, situation)
     if spared is not None:
         return denial_of([spared], situation)
     # Other denied paths have no exceptions. If a section of the file contains `Require all granted`, for example, the
@@ -177,19 +177,19 @@ def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
     return bool(required) or denied or orders == {("allow,deny",)}
 
 
-def _all_but_endings(directive: Directive, lines: Lines, situation: Situation) -> str | None:
-    """The pattern for a folder that the file denies, but for files with the endings that its sections open; None if it
-    does something else."""
+def _all_but_some(directive: Directive, lines: Lines, situation: Situation) -> str | None:
+    """The pattern for a folder that the file denies, but for the files that its sections open by ending or name; None
+    if it does something else."""
     if not situation.parts or narrowing(directive) or not _denies_everybody(directive.sections, lines):
         return None
     # A line for Apache 2.2 counts only if the file denies the folder on current servers, too.
     if _is_skipped_today(directive) and not lines.once("denied whole", lambda: _denied_whole(lines)):
         return None
-    opened = lines.once("opened endings", lambda: _endings_of_sections(lines))
+    opened = lines.once("opened files", lambda: _opened_files(lines))
     if not opened:
         return None
     base = "/".join(("", *situation.parts))
-    pattern = f"{base}/**/!({'|'.join(f'*.{ending}' for ending in opened)})"
+    pattern = f"{base}/**/!({'|'.join(opened)})"
     return pattern if is_denied_pattern(pattern) else None
 
 
@@ -203,9 +203,9 @@ def _denied_whole(lines: Lines) -> bool:
     )
 
 
-def _endings_of_sections(lines: Lines) -> list[str] | None:
-    """The endings that sections of the file open for everybody, in each case of letters where Apache ignores it; None
-    if a section says something else about files."""
+def _opened_files(lines: Lines) -> list[str] | None:
+    """The files that sections of the file open for everybody: `*.jpg` or a name; None if a section says something else
+    about files."""
     found = dict[str, None]()
     for each in lines:
         if not narrowing(each) or _is_skipped_today(each):
@@ -216,10 +216,10 @@ def _endings_of_sections(lines: Lines) -> list[str] | None:
                 return None
             continue
         sections = [section for section in each.sections if section.name in narrowing(each)]
-        endings = _opened_by(sections[0]) if len(sections) == 1 else None
-        if endings is None:
+        files = _opened_by(sections[0]) if len(sections) == 1 else None
+        if files is None:
             return None
-        found |= dict.fromkeys(endings)
+        found |= dict.fromkeys(files)
     return list(found)
 
 
@@ -229,6 +229,11 @@ _OPENED: Final = re.compile(
 
 
 def _opened_by(section: Section) -> list[str] | None:
+    return _opened_endings_of(section) or _opened_names_of(section)
+
+
+def _opened_endings_of(section: Section) -> list[str] | None:
+    """Endings, in each case of letters where Apache ignores it."""
     if section.name not in ("files", "filesmatch") or (
         section.name == "files" and not section.argument.startswith("~")
     ):
@@ -241,7 +246,15 @@ def _opened_by(section: Section) -> list[str] | None:
         return None
     if any(ending.lower() in SOURCES for ending in written):
         return None
-    return [form for each in written for form in ((each.lower(), each.upper()) if match["any_case"] else (each,))]
+    forms = [form for each in written for form in ((each.lower(), each.upper()) if match["any_case"] else (each,))]
+    return [f"*.{form}" for form in forms]
+
+
+def _opened_names_of(section: Section) -> list[str] | None:
+    names = names_of(section) or []
+    if not names or any("*" in name or name.rpartition(".")[2].lower() in SOURCES for name in names):
+        return None
+    return names
 
 
 def _opened_in_part(lines: Lines, patterns: Sequence[str]) -> bool:

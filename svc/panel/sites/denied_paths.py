@@ -30,11 +30,12 @@ DeniedPattern = Annotated[
     Field(
         max_length=255,
         description="As in .gitignore: /private with what is below, debug.log wherever it lies, *.bak, backup*,"
-        " /uploads/*.php in that folder, /uploads/**/*.php below as well; /img/**/!(*.jpg|*.png) all but these.",
+        " /uploads/*.php in that folder, /uploads/**/*.php below as well; /img/**/!(*.jpg|logo.png) all but these.",
     ),
     Shape(
         r"(?:/(?:[\w.~!&()+,=:@-]+/)*(?:\*\*/)?)?(?:\*[\w.~!&()+,=:@-]+|[\w.~!&()+,=:@-]+\*?)/?"
-        r"|/(?:[\w.~!&()+,=:@-]+/)+\*\*/!\(\*\.[A-Za-z0-9]+(?:\|\*\.[A-Za-z0-9]+)*\)",
+        r"|/(?:[\w.~!&()+,=:@-]+/)+\*\*/!\((?:\*\.[A-Za-z0-9]+|[A-Za-z0-9_][\w.~@+-]*)"
+        r"(?:\|(?:\*\.[A-Za-z0-9]+|[A-Za-z0-9_][\w.~@+-]*))*\)",
         "a path such as /private, a name such as debug.log, or one with a star at its start or end such as *.bak",
     ),
 ]

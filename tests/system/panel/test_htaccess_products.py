@@ -31,7 +31,7 @@ READY: Final = {
     *("laravel", "symfony", "slim", "moved", "https", "one-name", "craft", "dokuwiki", "phpbb", "uploads"),
     *("vue", "react", "angular", "fallback"),
     *("bludit", "bolt", "cakephp", "canonical", "codeigniter", "flarum", "kanboard", "kirby", "magento", "matomo"),
-    *("mautic", "modx", "pagekit", "prestashop-pictures", "thinkphp", "wordpress-in-folder", "yourls"),
+    *("akismet", "mautic", "modx", "pagekit", "prestashop-pictures", "thinkphp", "wordpress-in-folder", "yourls"),
 }
 USES: Final = {
     *("basic-auth", "boilerplate", "canonical", "cpanel-php", "firewall-6g", "hotlink", "https", "moved", "one-name"),

@@ -84,7 +84,6 @@ def test_a_denial_is_wished_for_and_translated_where_the_site_has_it(
         "<IfVersion < 2.4>\nDeny from all\n</IfVersion>",
         "<IfVersion <2.3>\nDeny from all\n</IfVersion>\n<IfVersion >= 2.3>\nRequire all granted\n</IfVersion>",
         "<IfModule !mod_authz_core.c>\nDeny from all\n</IfModule>",
-        "Deny from all\n<Files a.jpg>\nAllow from all\n</Files>",
         '<FilesMatch "\\.(sql|log)$">\nRequire all denied\n</FilesMatch>\n<Files a.sql>\nRequire all granted\n</Files>',
         '<FilesMatch "secret">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^[a-z]+$">\nRequire all denied\n</FilesMatch>',

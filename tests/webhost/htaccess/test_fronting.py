@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from svc_webhost.accepted import is_denied
 from svc_webhost.apache.htaccess import parse
 from svc_webhost.htaccess.judging import judge
 from svc_webhost.htaccess.situation import Situation
@@ -116,6 +117,55 @@ def test_a_folder_that_shows_pictures_only_is_denied_but_for_them() -> None:
 
     assert wishes(PICTURES, folder) == [Denied("/img/**/!(*.jpg|*.JPG|*.png|*.PNG)")]
     assert wishes(PICTURES.replace("(?i)", ""), folder) == [Denied("/img/**/!(*.jpg|*.png)")]
+
+
+AKISMET = """
+<IfModule !mod_authz_core.c>
+	Order Deny,Allow
+	Deny from all
+</IfModule>
+<IfModule mod_authz_core.c>
+	Require all denied
+</IfModule>
+<FilesMatch "^(form\\.js|akismet\\.css)$">
+	<IfModule !mod_authz_core.c>
+		Allow from all
+	</IfModule>
+	<IfModule mod_authz_core.c>
+		Require all granted
+	</IfModule>
+</FilesMatch>
+<FilesMatch "^logo-(a|full)-2x\\.png$">
+	<IfModule !mod_authz_core.c>
+		Allow from all
+	</IfModule>
+	<IfModule mod_authz_core.c>
+		Require all granted
+	</IfModule>
+</FilesMatch>
+"""
+"""As the plugin has it that every WordPress comes with."""
+
+
+def test_a_folder_that_shows_some_files_by_name_is_denied_but_for_them() -> None:
+    folder = replace(TOP, folder=PurePosixPath("wp-content/plugins/akismet"), wordpress=True)
+    pattern = "/wp-content/plugins/akismet/**/!(form.js|akismet.css|logo-a-2x.png|logo-full-2x.png)"
+
+    assert wishes(AKISMET, folder) == [Denied(pattern)]
+    told = replace(folder, denied=frozenset({pattern}))
+    assert Verdict.BLOCKS not in {one.opinion.verdict for one in judge(parse(AKISMET), told)}
+    assert wishes(AKISMET.replace("form\\.js", "form\\.php"), folder) != [Denied(pattern)]
+    for path, denied in {
+        "class.akismet.php": True,
+        "": True,
+        "form.js": False,
+        "_inc/form.js": False,
+        "xform.js": True,
+        "form.js/x": True,
+        "x.php/form.js": True,
+        "_inc/img/logo-a-2x.png": False,
+    }.items():
+        assert is_denied(pattern, f"/wp-content/plugins/akismet/{path}") is denied, path
 
 
 @pytest.mark.parametrize(
