@@ -122,6 +122,25 @@ RewriteRule . /index.php [L]
 """
 
 
+AKISMET: Final = b"""<IfModule !mod_authz_core.c>
+Order Deny,Allow
+Deny from all
+</IfModule>
+<IfModule mod_authz_core.c>
+Require all denied
+</IfModule>
+<FilesMatch "^(form\\.js|akismet\\.css)$">
+<IfModule !mod_authz_core.c>
+Allow from all
+</IfModule>
+<IfModule mod_authz_core.c>
+Require all granted
+</IfModule>
+</FilesMatch>
+"""
+"""As in the plugin that every WordPress comes with."""
+
+
 def wordpress(domain: str, database: str, *, orders: int = 3, plugins: int = 20, **about: object) -> Hosted:
     configuration = f"""<?php
 define('DB_NAME', '{database}');
@@ -140,6 +159,7 @@ $table_prefix = 'wp_';
         ".htaccess": WORDPRESS_RULES,
         "wp-content/uploads/.htaccess": b"<Files *.php>\ndeny from all\n</Files>\n",
     }
+    files["wp-content/plugins/akismet/.htaccess"] = AKISMET
     for number in range(1, plugins + 1):
         files[f"wp-content/plugins/plugin-{number}/plugin.php"] = b"<?php /* Plugin Name: One of twenty */"
         files[f"wp-content/plugins/plugin-{number}/index.php"] = b"<?php // Silence is golden."
