@@ -61,6 +61,8 @@ class Style:
 _HOST = re.compile(r"(?:\*\.)?(?:[a-z0-9-]+\.)+[a-z0-9-]+")
 _GAP = 2
 """Spaces between two columns."""
+_LONG = 5
+"""The most rows that a field of one result shows in its cell."""
 _FOLDED = 16
 """The least width in characters at which wrapped text is still easy to read."""
 
@@ -141,7 +143,10 @@ def _show_fields(row: Mapping[str, Any], style: Style) -> None:
     table = _table(header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
+    tables = {} if style.columns else {name: value for name, value in named if _is_long_list(value)}
     for name, value in named:
+        if name in tables:
+            continue
         text = _cell(name, value)
         if not style.columns:
             text = _with_letters(text, "{letters} ({name})")
@@ -150,6 +155,14 @@ def _show_fields(row: Mapping[str, Any], style: Style) -> None:
         if style.header or style.columns:
             table.add_row(name, text)
     _print(table)
+    for name, rows in tables.items():
+        write(f"\n{name}")
+        _show_table(rows, style, ())
+
+
+def _is_long_list(value: Any) -> bool:
+    """Whether a field is a list that is easier to read as a table below the fields: the plan of an import."""
+    return isinstance(value, list) and len(value) > _LONG and all(isinstance(row, Mapping) for row in value)
 
 
 def _table(*, header: bool) -> Table:

@@ -39,6 +39,23 @@ def test_columns_are_chosen_by_dotted_names_and_unknown_ones_refused(capsys: pyt
         printed(capsys, ROWS, columns=("colour",))
 
 
+def test_a_long_list_within_a_result_is_a_table_below_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = [{"kind": "site", "name": f"{number}.example", "wanted": True, "more": []} for number in range(6)]
+
+    long = printed(capsys, {"id": 7, "plan": plan, "state": "ready"}).splitlines()
+    short = printed(capsys, {"id": 7, "plan": plan[:2]}).splitlines()
+
+    assert [line.split() for line in long[:2]] == [["id", "7"], ["state", "ready"]]
+    assert [line.split() for line in long[2:6]] == [
+        [],
+        ["plan"],
+        ["kind", "name", "wanted"],
+        ["site", "0.example", "yes"],
+    ]
+    assert len(long) == 4 + 1 + 6
+    assert len(short) == 3
+
+
 def test_nothing_in_a_result_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in printed(capsys, ROWS)
     assert "\x1b" not in printed(capsys, ROWS[1])
