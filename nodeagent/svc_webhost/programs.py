@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import trio
 
+from svc_common.errors import ErrorCode, ServiceError
 from svc_webhost import subreaper
 
 STOP_SECONDS: Final = 5.0
@@ -35,6 +36,15 @@ _LOOK: Final = 0.02
 _CHUNK: Final = 65_536
 _LONGEST_LINE: Final = 16_384
 """If a program writes no line breaks, this many characters count as a line."""
+
+
+class ExitedError(ServiceError):
+    """A program exited with a status other than 0: 128 plus the number of a signal that ended it, which is a shell's
+    convention."""
+
+    def __init__(self, status: int, message: str, hint: str | None = None) -> None:
+        super().__init__(ErrorCode.UNAVAILABLE, message, hint=hint)
+        self.status = status
 
 
 class LeftBehindError(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import trio
@@ -30,13 +30,15 @@ from svc_webhost.restic.driver import CONTENT, MANIFEST_PATH
 from svc_webhost.restic.models import Settled
 from tests.support.panel_sites import nothing
 
+PACK: Final = "5f" * 32
+
 
 @dataclass
 class RecordedRestic:
     """Repositories that are there because it says so. `before` is called before each command with its name and its
     repository: a test lets it fail, or stops there. `damage` is called with what was restored. `busy`: sites are
     changed while they are backed up. `read`: the parts whose data was read, in order; `rotten`: the damaged
-    ones."""
+    ones, of which it says `says`."""
 
     repositories: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     trees: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class RecordedRestic:
     busy: bool = False
     read: list[tuple[str, int, int]] = field(default_factory=list)
     rotten: set[tuple[str, int]] = field(default_factory=set)
+    says: str = f"restic names the pack {PACK}"
 
     async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned:
         await self.before("scan", "")
@@ -128,7 +131,7 @@ class RecordedRestic:
         assert (cache is None) == repository.is_local
         self.read.append((repository.location, part, parts))
         if (repository.location, part) in self.rotten:
-            raise DamagedDataError(ErrorCode.UNAVAILABLE, "restic names the pack 5f5f5f5f")
+            raise DamagedDataError(self.says, [PACK] if PACK in self.says else ())
 
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
         for name in snapshots:

@@ -15,7 +15,7 @@ from svc_common.errors import ErrorCode, ServiceError
 
 class Run(Protocol):
     """Runs a program to its end. When the call is cancelled or the core dies, the program and its children are killed.
-    Raises ServiceError if it fails."""
+    Raises ExitedError if it exits with a status other than 0, and other ServiceErrors if it is stopped."""
 
     async def __call__(
         self,
@@ -114,7 +114,12 @@ class SnapshotIncompleteError(ServiceError):
 
 
 class DamagedDataError(ServiceError):
-    """restic cannot read data of a repository, or it is not what was written; the message names the packs."""
+    """Data of a repository is lost, or is not what was written. `packs`: those that restic names, by their whole names;
+    none if it names only trees, or nothing."""
+
+    def __init__(self, message: str, packs: Sequence[str] = ()) -> None:
+        super().__init__(ErrorCode.UNAVAILABLE, message)
+        self.packs = tuple(packs)
 
 
 class NoRepositoryError(ServiceError):

@@ -133,6 +133,20 @@ async def test_damage_on_this_server_says_which_copies_are_whole(world: Backed, 
     assert "docs/site-backups.md" in message
 
 
+async def test_a_copy_without_a_named_pack_is_not_to_be_removed(world: Backed, restic: RecordedRestic) -> None:
+    disk = await with_target(world)
+    await world.backup()
+    await world.round()
+    [at_disk] = [location for location in restic.repositories if location.startswith(disk)]
+    restic.rotten, restic.says = {(at_disk, 1)}, "restic names the tree c649d543"
+
+    await week(world)
+
+    [message] = await alerts(world)
+    assert "Remove" not in message
+    assert "docs/site-backups.md" in message
+
+
 async def test_a_target_that_does_not_answer_is_no_damage_and_is_tried_the_next_day(
     world: Backed, restic: RecordedRestic
 ) -> None:

@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,7 @@ CHECK_DATA_STEPS: Final = ("read",)
 SHARES: Final = 4
 MOST_PARTS: Final = 256
 """restic's limit."""
+_NAMES_PACKS: Final = re.compile(r"restic names the packs? ")
 _COLUMNS: Final = "id, repository_id, target_id, share, parts, unread, found, damaged, report, read_at"
 
 
@@ -210,9 +212,12 @@ async def _message(
         else "There is no other copy that is known to be whole."
     )
     numbers = ", ".join(map(str, damaged))
+    # A copy is worth removing only if restic has named what is damaged in it.
     do = (
         "Remove that folder there: the next backup copies everything again."
-        if check.target_id is not None and any(row["name"] == "this server" for row in others)
+        if check.target_id is not None
+        and _NAMES_PACKS.match(report)
+        and any(row["name"] == "this server" for row in others)
         else "Repair it as docs/site-backups.md, Damaged data, says: until then no backup stores again what was there."
     )
     return (

@@ -25,7 +25,7 @@ from svc_actors.panel.jobs.records import JobError, StartedJob, set_progress, wr
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
 from svc_common.errors import ErrorCode, ServiceError, unavailable
-from svc_webhost.programs import Program, run_program
+from svc_webhost.programs import ExitedError, Program, run_program
 
 MARK: Final = "SVC_PANEL_JOB"
 """The environment variable that marks programs of jobs. Its value is the installation's id, a slash and the job's
@@ -43,18 +43,16 @@ _ADVICE: Final = re.compile(r"\s*(hint:|note:|\[notice\])", re.IGNORECASE)
 """Lines that uv, pip and git write after the line with the error."""
 
 
-class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
+class ProgramFailed(ExitedError):  # noqa: N818 - named for what it says
     """A program exited with a status other than 0. `last` is the last line of its output, without advice."""
 
     def __init__(self, name: str, status: int, last: str) -> None:
-        # A shell's convention, which the subreaper keeps: 128 and the number of the signal.
         how = f"was ended by signal {status - 128}" if status > 128 else f"ended with exit status {status}"
         super().__init__(
-            ErrorCode.UNAVAILABLE,
+            status,
             f"{name} {how}{f': {last}' if last else '.'}",
             hint="The job's log has its output.",
         )
-        self.status = status
         self.last = last
 
 

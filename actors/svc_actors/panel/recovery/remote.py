@@ -29,7 +29,7 @@ from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.recovery.manifest import DamagedManifest
 from svc_actors.sealing import Sealer
 from svc_common.errors import unavailable
-from svc_webhost.programs import Program, run_program
+from svc_webhost.programs import ExitedError, Program, run_program
 from svc_webhost.restic import NoRepositoryError, Repository, Restic, Snapshot
 from svc_webhost.tree_removal import remove_tree
 
@@ -105,7 +105,7 @@ class Programs:
         if deadline.cancelled_caught:
             raise unavailable(f"{Path(command[0]).name} took longer than {seconds:g} seconds and was stopped.")
         if status != 0:
-            raise unavailable(f"{Path(command[0]).name} failed: {last}"[:500])
+            raise ExitedError(status, f"{Path(command[0]).name} failed: {last}"[:500])
 
 
 @dataclass(frozen=True)
