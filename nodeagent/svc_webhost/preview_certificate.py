@@ -3,11 +3,15 @@
     certificates/previews/<domain>/s0/<fingerprint>/   chain.pem and key.pem, which never change
     certificates/previews/current                      a symbolic link to the folder of the one to serve
 
-The link decides which certificate is served. The files that it names are complete, since the link is replaced last.
+The link decides which certificate is served: each generation of the web server's configuration reads it once, and a
+site's previews have TLS if this certificate is for their names. The files that the link names are complete, since it is
+replaced last.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +32,10 @@ class PreviewCertificate:
     fingerprint: str
     paths: CertificatePaths
 
+    def is_for(self, names: Iterable[str]) -> bool:
+        """Whether all of these are preview names below its domain."""
+        return all(name.endswith(f".{self.domain}") for name in names)
+
 
 def preview_certificate(folders: HostFolders) -> PreviewCertificate | None:
     """The certificate to serve, if its files are there. Blocks."""
@@ -35,9 +43,14 @@ def preview_certificate(folders: HostFolders) -> PreviewCertificate | None:
         domain, _, fingerprint = (_folder(folders) / "current").readlink().parts
     except FileNotFoundError:
         return None
-    paths = CertificateFiles(_folder(folders) / domain).paths(_ONLY, fingerprint)
-    there = paths.chain.exists() and paths.key.exists()
-    return PreviewCertificate(domain, fingerprint, paths) if there else None
+    return _if_there(folders, domain, fingerprint)
+
+
+def certificate_named_in(folders: HostFolders, configuration: str) -> PreviewCertificate | None:
+    """The certificate of previews that this configuration of the web server names, if its files are there. Blocks."""
+    own = re.escape(str(_folder(folders)))
+    found = re.search(rf'ssl_certificate "{own}/([^/"]+)/s{_ONLY}/([0-9a-f]+)/chain\.pem";', configuration)
+    return None if found is None else _if_there(folders, found[1], found[2])
 
 
 def put_preview_certificate(folders: HostFolders, domain: str, fingerprint: str, chain: str, key: bytes) -> None:
@@ -60,8 +73,15 @@ def put_preview_certificate(folders: HostFolders, domain: str, fingerprint: str,
 
 
 def remove_preview_certificate(folders: HostFolders) -> None:
-    """Stop serving the certificate. Its files stay, because earlier configurations may name them. Blocks."""
+    """Have no certificate from now on. Its files stay, since the served configuration names them until all sites have
+    changed. Blocks."""
     (_folder(folders) / "current").unlink(missing_ok=True)
+
+
+def _if_there(folders: HostFolders, domain: str, fingerprint: str) -> PreviewCertificate | None:
+    paths = CertificateFiles(_folder(folders) / domain).paths(_ONLY, fingerprint)
+    there = paths.chain.exists() and paths.key.exists()
+    return PreviewCertificate(domain, fingerprint, paths) if there else None
 
 
 def _folder(folders: HostFolders) -> Path:

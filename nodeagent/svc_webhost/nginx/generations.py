@@ -7,7 +7,10 @@ answer as they should. Otherwise the previous one becomes current again. Invaria
 - whatever fails, and wherever the process ends, nginx serves one complete generation, and `current` names one in which
   every site was tested, now or when it was served;
 - a site that nginx refuses does not keep others from being changed: it stays as it was. An unchanged site that breaks
-  the others (its certificate is gone) is left out and reported;
+  the others (its certificate is gone) is left out and reported, but never for an error that the served generation does
+  not have;
+- a change reads the certificate of previews once, and the main file names it for as long as the file of any site needs
+  one (`needs_preview_certificate`);
 - the next generation is based on the served one, and never on one that was written but not proven.
 
 Why: docs/decisions/0041-web-server-generations.md.
@@ -15,7 +18,7 @@ Why: docs/decisions/0041-web-server-generations.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,9 +33,9 @@ from svc_webhost.nginx.access import hold_passwords
 from svc_webhost.nginx.brotli import MODULE, Replaced, state_of
 from svc_webhost.nginx.logs import rotate
 from svc_webhost.nginx.model import SiteServer
-from svc_webhost.nginx.render import Ports, render_main, render_site, site_logs
+from svc_webhost.nginx.render import Ports, needs_preview_certificate, render_main, render_site, site_logs
 from svc_webhost.nginx.tree import Tree
-from svc_webhost.preview_certificate import preview_certificate
+from svc_webhost.preview_certificate import PreviewCertificate, certificate_named_in, preview_certificate
 
 RELOAD_SECONDS: Final = 30.0
 """The time for a reload; with a thousand sites it takes one second."""
@@ -58,6 +61,8 @@ class _Rendered:
     text: str | None
     site: SiteServer | None = None
     fingerprint: str | None = None
+    of_previews: str | None = None
+    """The fingerprint of the certificate that its previews show."""
 
 
 _GONE: Final = _Rendered(None)
@@ -108,15 +113,17 @@ class Generations:
         """Serve exactly these sites. If nginx already does, nothing is written or reloaded. See `apply`."""
         await trio.to_thread.run_sync(self._prepare)
         await self._try_modules()
-        wanted, refused = await self._render({site.number: site for site in sites})
+        previews = await trio.to_thread.run_sync(preview_certificate, self._folders)
+        wanted, refused = await self._render({site.number: site for site in sites}, previews)
         base, served = await self._base()
         there = await trio.to_thread.run_sync(self._tree.sites, base)
         changes = {number: file for number, file in wanted.items() if there.get(number) != file.text}
         changes |= dict.fromkeys(there.keys() - wanted.keys() - refused.keys(), _GONE)
-        main = None if base is None else await trio.to_thread.run_sync(self._main, base)
+        named = await trio.to_thread.run_sync(self._named, base, changes, previews)
+        main = None if base is None else self._main(base, named)
         anew = await trio.to_thread.run_sync(self._tree.read_main, base) != main
         if changes or not served or anew:
-            refused |= await self._apply(changes, anew=anew)
+            refused |= await self._apply(changes, previews, anew=anew)
         return refused
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
@@ -128,8 +135,9 @@ class Generations:
         """
         await trio.to_thread.run_sync(self._prepare)
         anew = await self._try_modules()
-        rendered, refused = await self._render(changes)
-        refused |= await self._apply(rendered, anew=anew)
+        previews = await trio.to_thread.run_sync(preview_certificate, self._folders)
+        rendered, refused = await self._render(changes, previews)
+        refused |= await self._apply(rendered, previews, anew=anew)
         return refused
 
     async def difference(self, site: SiteServer) -> str | None:
@@ -140,12 +148,14 @@ class Generations:
             current = self._tree.current()
             if current is None:
                 return "The web server has no configuration."
-            if self._tree.read_main(current) != self._main(current):
+            previews = preview_certificate(self._folders)
+            if self._tree.read_main(current) != self._main(current, self._named(current, {}, previews)):
                 return "The main configuration of the web server was changed by others."
             there = self._tree.site(current, site.number)
             if there is None:
                 return "The web server has no configuration of the site."
-            return None if there == self._file(site).text else "The web server's configuration of the site was changed."
+            same = there == self._file(site, previews).text
+            return None if same else "The web server's configuration of the site was changed."
 
         try:
             return await trio.to_thread.run_sync(compare)
@@ -183,12 +193,15 @@ class Generations:
                 self._brotli = self._brotli_file
         return self._brotli != before
 
-    async def _apply(self, changes: dict[int, _Rendered], *, anew: bool = False) -> dict[int, str]:
-        """`anew`: write a new generation even without changes of sites, since the main file is another one."""
+    async def _apply(
+        self, changes: dict[int, _Rendered], previews: PreviewCertificate | None, *, anew: bool = False
+    ) -> dict[int, str]:
+        """`previews`: the certificate with which the changes were rendered. `anew`: write a new generation even without
+        changes of sites, since the main file is another one."""
         pending, refused = dict(changes), dict[int, str]()
         base, served = await self._base()
         while pending or anew or not served:
-            bad = await self._attempt(base, pending, await self._served())
+            bad = await self._attempt(base, pending, previews, await self._served())
             if not bad:
                 return refused
             refused |= bad
@@ -197,18 +210,26 @@ class Generations:
                     pending[number] = _GONE
         return refused
 
-    async def _attempt(self, base: int | None, pending: Mapping[int, _Rendered], running: int | None) -> dict[int, str]:
+    async def _attempt(
+        self,
+        base: int | None,
+        pending: Mapping[int, _Rendered],
+        previews: PreviewCertificate | None,
+        running: int | None,
+    ) -> dict[int, str]:
         """Serve `base` with these changes, while nginx serves `running`. If that fails, returns the reason by site, and
         `base` is served."""
         reload = running is not None
-        generation = await trio.to_thread.run_sync(partial(self._write, base, pending))
+        named = await trio.to_thread.run_sync(self._named, base, pending, previews)
+        main = partial(self._main, previews=named)
+        generation = await trio.to_thread.run_sync(self._write, base, pending, main)
         if base is None or running != base:
             tested = await program.test(self._folders, self._tree.main_of(generation))
         else:
-            tested = await self._test_changes(base, pending)
+            tested = await self._test_changes(base, pending, main(0))
         if tested.refused is not None:
             await trio.to_thread.run_sync(self._tree.discard, generation)
-            return await self._culprits(base, pending) or _all_of(pending, tested.refused)
+            return await self._culprits(base, pending, main(0)) or _all_of(pending, tested.refused)
         if taken := _conflicting(pending, tested.conflicts):
             await trio.to_thread.run_sync(self._tree.discard, generation)
             return taken
@@ -218,7 +239,7 @@ class Generations:
             bad = await self._problems(pending)
         except _NotServedError as error:
             await self._return_to(base, generation)
-            if bad := await self._culprits(base, pending):
+            if bad := await self._culprits(base, pending, main(0)):
                 return bad
             if not reload:
                 raise NginxError(f"The web server does not start: {error}") from error
@@ -229,7 +250,7 @@ class Generations:
         await trio.to_thread.run_sync(self._tree.prune, generation, base)
         return {}
 
-    async def _test_changes(self, base: int, pending: Mapping[int, _Rendered]) -> program.ConfigurationTest:
+    async def _test_changes(self, base: int, pending: Mapping[int, _Rendered], main: str) -> program.ConfigurationTest:
         """Test only the changed sites, since nginx has accepted all others and serves them from `base`. A test of a
         thousand sites takes as long as their reload, and nearly all of this time is spent on reading certificates and
         keys. Errors that this test misses (a site that broke without being changed, or too many names) make the reload
@@ -237,13 +258,13 @@ class Generations:
 
         def prepare() -> tuple[Path, frozenset[str]]:
             texts = {number: file.text for number, file in pending.items() if file.text is not None}
-            return self._tree.write_trial(texts, self._main(0)), self._tree.names(base, without=pending.keys())
+            return self._tree.write_trial(texts, main), self._tree.names(base, without=pending.keys())
 
         try:
-            main, taken = await trio.to_thread.run_sync(prepare)
+            trial, taken = await trio.to_thread.run_sync(prepare)
         except OSError as error:
             raise NginxError(f"The web server's configuration cannot be written: {error.strerror}.") from error
-        tested = await program.test(self._folders, main)
+        tested = await program.test(self._folders, trial)
         return replace(tested, conflicts=tested.conflicts | taken)
 
     async def _base(self) -> tuple[int | None, bool]:
@@ -307,44 +328,50 @@ class Generations:
             raise NginxError(f"The web server does not accept its previous configuration either: {error}") from error
         await trio.to_thread.run_sync(self._tree.discard, generation)
 
-    async def _culprits(self, base: int | None, pending: Mapping[int, _Rendered]) -> dict[int, str]:
+    async def _culprits(self, base: int | None, pending: Mapping[int, _Rendered], main: str) -> dict[int, str]:
         """The sites that nginx refuses even if it gets only that one: of the changed sites, or if none of these is
-        refused, of all others."""
+        refused, of all others. Raises `NginxError` if nginx refuses the main file itself: then no site is to blame."""
+        if (refused := await self._try({}, main)) is not None:
+            raise NginxError(f"The web server rejected its configuration: {refused}")
         changed = {number: file.text for number, file in pending.items() if file.text is not None}
-        if bad := await self._refused(changed):
+        if bad := await self._refused(changed, main):
             return bad
-        unchanged = await trio.to_thread.run_sync(self._tree.sites, base)
-        return await self._refused({number: text for number, text in unchanged.items() if number not in pending})
+        served = await trio.to_thread.run_sync(self._tree.sites, base)
+        # With the main file that they are served with: what only the new one makes of them is no error of theirs.
+        before = await trio.to_thread.run_sync(self._tree.read_main, base)
+        if before is None or await self._try({}, before) is not None:
+            before = main
+        unchanged = {number: text for number, text in served.items() if number not in pending}
+        return await self._refused(unchanged, before)
 
-    async def _refused(self, sites: Mapping[int, str]) -> dict[int, str]:
+    async def _refused(self, sites: Mapping[int, str], main: str) -> dict[int, str]:
         """The sites that nginx refuses, found by bisection: each half is tested without the other sites."""
-        if not sites:
-            return {}
-        main = await trio.to_thread.run_sync(self._tree.write_trial, sites, self._main(0))
-        tested = await program.test(self._folders, main)
-        if tested.refused is None:
+        if not sites or (refused := await self._try(sites, main)) is None:
             return {}
         if len(sites) == 1:
-            return dict.fromkeys(sites, tested.refused)
+            return dict.fromkeys(sites, refused)
         numbers = sorted(sites)
         half = len(numbers) // 2
         bad: dict[int, str] = {}
         for part in (numbers[:half], numbers[half:]):
-            bad |= await self._refused({number: sites[number] for number in part})
+            bad |= await self._refused({number: sites[number] for number in part}, main)
         return bad
+
+    async def _try(self, sites: Mapping[int, str], main: str) -> str | None:
+        """Why nginx refuses these sites with this main file; None: it takes them."""
+        trial = await trio.to_thread.run_sync(self._tree.write_trial, sites, main)
+        return (await program.test(self._folders, trial)).refused
 
     async def _problems(self, pending: Mapping[int, _Rendered]) -> dict[int, str]:
         """Problems with the serving of the changed sites; those that pass in time do not count."""
         limit = trio.CapacityLimiter(PROBES_AT_ONCE)
         until = trio.current_time() + PROBE_FOR_SECONDS
         problems: dict[int, str] = {}
-        shared = await trio.to_thread.run_sync(preview_certificate, self._folders)
-        of_previews = None if shared is None else shared.fingerprint
 
-        async def look(number: int, site: SiteServer, expected: str | None) -> None:
+        async def look(number: int, site: SiteServer, file: _Rendered) -> None:
             while True:
                 async with limit:
-                    problem = await probe.problem_of(site, self._ports, expected, of_previews)
+                    problem = await probe.problem_of(site, self._ports, file.fingerprint, file.of_previews)
                 if problem is None:
                     return
                 if trio.current_time() > until:
@@ -355,17 +382,19 @@ class Generations:
         async with trio.open_nursery() as nursery:
             for number, file in pending.items():
                 if file.site is not None:
-                    nursery.start_soon(look, number, file.site, file.fingerprint)
+                    nursery.start_soon(look, number, file.site, file)
         return problems
 
-    async def _render(self, sites: Mapping[int, SiteServer | None]) -> tuple[dict[int, _Rendered], dict[int, str]]:
+    async def _render(
+        self, sites: Mapping[int, SiteServer | None], previews: PreviewCertificate | None
+    ) -> tuple[dict[int, _Rendered], dict[int, str]]:
         """The files, and the reasons for missing ones."""
 
         def render() -> tuple[dict[int, _Rendered], dict[int, str]]:
             files, refused = dict[int, _Rendered](), dict[int, str]()
             for number, site in sites.items():
                 try:
-                    files[number] = _GONE if site is None else self._file(site)
+                    files[number] = _GONE if site is None else self._file(site, previews)
                     # The password files are written before the site is served with them: a protected path must never be
                     # open to everybody.
                     if site is not None:
@@ -376,16 +405,30 @@ class Generations:
 
         return await trio.to_thread.run_sync(render)
 
-    def _file(self, site: SiteServer) -> _Rendered:
+    def _file(self, site: SiteServer, previews: PreviewCertificate | None) -> _Rendered:
         shown = None if site.certificate is None else probe.fingerprint(site.certificate)
-        return _Rendered(render_site(site, self._folders, self._ports, shown), site, shown)
+        text = render_site(site, self._folders, self._ports, shown, previews)
+        of_previews = None if previews is None or not previews.is_for(site.previews) else previews.fingerprint
+        return _Rendered(text, site, shown, of_previews)
 
-    def _write(self, base: int | None, pending: Mapping[int, _Rendered]) -> int:
+    def _named(
+        self, base: int | None, pending: Mapping[int, _Rendered], previews: PreviewCertificate | None
+    ) -> PreviewCertificate | None:
+        """The certificate of previews for the main file that goes with `base` and these changes. Blocks."""
+        if previews is not None or base is None:
+            return previews
+        before = certificate_named_in(self._folders, self._tree.read_main(base) or "")
+        if before is None:
+            return None
+        unchanged = (text for number, text in self._tree.sites(base).items() if number not in pending)
+        return before if any(map(needs_preview_certificate, unchanged)) else None
+
+    def _write(self, base: int | None, pending: Mapping[int, _Rendered], main: Callable[[int], str]) -> int:
         """Returns the number of the new generation."""
         generation = max((0, *self._tree.generations())) + 1
         texts = {number: file.text for number, file in pending.items()}
         try:
-            for number in self._tree.write(generation, base, texts, self._main(generation)):
+            for number in self._tree.write(generation, base, texts, main(generation)):
                 site_logs(self._folders, number).mkdir(mode=0o750, exist_ok=True)
         except OSError as error:
             self._tree.discard(generation)
@@ -397,8 +440,8 @@ class Generations:
             return 0
         return sum(rotate(folder) for folder in (self._folders.nginx, *self._folders.site_logs.iterdir()))
 
-    def _main(self, generation: int) -> str:
-        return render_main(generation, self._folders, self._ports, self._worker_user, self._brotli)
+    def _main(self, generation: int, previews: PreviewCertificate | None) -> str:
+        return render_main(generation, self._folders, self._ports, self._worker_user, self._brotli, previews)
 
     def _prepare(self) -> None:
         """Create the folders. Workers must reach the challenges and their temporary files. No account can list the

@@ -216,9 +216,8 @@ class SiteServer(_Model):
     hsts: bool = False
     """Whether browsers must use HTTPS for a year; browsers that have seen this keep to it."""
     previews: Mapping[Domain, Domain] = Field(default_factory=dict)
-    """Preview names, and the name of the site that each one shows (`svc_webhost.nginx.previews`)."""
-    preview_tls: bool = False
-    """Whether the previews are served by HTTPS, with the certificate that all previews share."""
+    """Preview names, and the name of the site that each one shows (`svc_webhost.nginx.previews`). They are served by
+    HTTPS if the certificate that all previews share is for them."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:

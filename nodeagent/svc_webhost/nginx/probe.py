@@ -32,12 +32,12 @@ def fingerprint(certificate: Certificate) -> str:
 
 async def problem_of(site: SiteServer, ports: Ports, own: str | None, of_previews: str | None) -> str | None:
     """What is wrong with the serving of its hosts. `own` is the fingerprint of its certificate, `of_previews` that of
-    the previews'."""
+    its previews'; None: there is none."""
     for host in site.hosts:
         if not await _answers(host, ports.http):
             return f"{host} does not answer by HTTP"
         shown = await _shown_certificate(host, ports.https)
-        expected = own if host not in site.previews else of_previews if site.preview_tls else None
+        expected = of_previews if host in site.previews else own
         if shown != expected:
             if expected is None:
                 return f"{host} answers by HTTPS and has no certificate"

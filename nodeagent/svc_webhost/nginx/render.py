@@ -42,7 +42,7 @@ from svc_webhost.nginx.php import PROGRAM, php_rules, static_rules
 from svc_webhost.nginx.previews import PREVIEWED, nobodys_preview, preview_directives, preview_rules, preview_socket
 from svc_webhost.nginx.types import CHARSET_WITH_PAGES, types_of_files
 from svc_webhost.nginx.visitors import GUESSES, visitor_bounds, with_bodies
-from svc_webhost.preview_certificate import preview_certificate
+from svc_webhost.preview_certificate import PreviewCertificate
 
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443
@@ -89,21 +89,45 @@ def site_logs(folders: HostFolders, number: int) -> Path:
     return folders.site_logs / f"s{number}"
 
 
-def render_site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None = None) -> str:
+def render_site(
+    site: SiteServer,
+    folders: HostFolders,
+    ports: Ports,
+    fingerprint: str | None = None,
+    previews: PreviewCertificate | None = None,
+) -> str:
     """The file of one site. `fingerprint` is that of its certificate: a certificate that is replaced in place changes
-    the file. Raises `ValueError` for a document root outside of the site's home."""
-    return "\n".join(_indented(_site(site, folders, ports, fingerprint))) + "\n"
+    the file. `previews`: the certificate that the main file names for previews. Raises `ValueError` for a document root
+    outside of the site's home."""
+    tls = previews is not None and previews.is_for(site.previews)
+    return "\n".join(_indented(_site(site, folders, ports, fingerprint, previews_tls=tls))) + "\n"
+
+
+def needs_preview_certificate(file: str) -> bool:
+    """Whether nginx takes this site's file only with a main file that names a certificate for previews."""
+    return _PREVIEWS_TLS in file.splitlines()
 
 
 def render_main(
-    generation: int, folders: HostFolders, ports: Ports, worker_user: str, brotli: Path | None = None
+    generation: int,
+    folders: HostFolders,
+    ports: Ports,
+    worker_user: str,
+    brotli: Path | None = None,
+    previews: PreviewCertificate | None = None,
 ) -> str:
-    """The main file, which includes the files of all sites. `brotli`: the module, if nginx can load it. Blocks: the
-    certificate of the previews is looked for."""
-    return "\n".join(_indented(_main(generation, folders, ports, worker_user, brotli))) + "\n"
+    """The main file, which includes the files of all sites. `brotli`: the module, if nginx can load it. `previews`: the
+    certificate of all previews."""
+    return "\n".join(_indented(_main(generation, folders, ports, worker_user, brotli, previews))) + "\n"
 
 
-def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None) -> Iterator[str]:
+_PREVIEWS_TLS: Final = "# previews by HTTPS"
+"""The line of a site's file that has servers for TLS without a certificate of their own."""
+
+
+def _site(
+    site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None, *, previews_tls: bool
+) -> Iterator[str]:
     yield f"# {site.domain}"
     if site.certificate is not None:
         yield f"# certificate {fingerprint or 'unread'}"
@@ -124,18 +148,19 @@ def _site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str
         redirect = ["location / {", f'return 301 {to}$request_uri";', "}"]
         yield from _server(site, (host,), folders, _listen(site, ports), redirect)
     if site.previews:
-        yield from _previews(site, folders, ports)
+        yield from _previews(site, folders, ports, tls=previews_tls)
 
 
-def _previews(site: SiteServer, folders: HostFolders, ports: Ports) -> Iterator[str]:
+def _previews(site: SiteServer, folders: HostFolders, ports: Ports, *, tls: bool) -> Iterator[str]:
     names, listening = tuple(site.previews), [*ports.listen(ports.http)]
-    if site.preview_tls:
+    if tls:
+        yield _PREVIEWS_TLS
         yield from _server(site, names, folders, listening, _to_https(ports), logged=False)
         # Without a certificate of its own, nginx uses that of the default server: one context of OpenSSL for all
         # previews, where one for each would double the time of a reload.
         listening = [*ports.listen(ports.https, "ssl http2")]
     suffixes = {scheme: ports.suffix(scheme) for scheme in ("http", "https")}
-    rules = list(preview_rules(site, folders, suffixes, tls=site.preview_tls))
+    rules = list(preview_rules(site, folders, suffixes, tls=tls))
     yield from _server(site, names, folders, listening, rules, logged=False)
 
 
@@ -365,7 +390,14 @@ _SUSPENDED: Final = (
 )
 
 
-def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str, brotli: Path | None) -> Iterator[str]:
+def _main(
+    generation: int,
+    folders: HostFolders,
+    ports: Ports,
+    worker_user: str,
+    brotli: Path | None,
+    previews: PreviewCertificate | None,
+) -> Iterator[str]:
     yield f"# Generation {generation}: written by the panel, which replaces it whole."
     if brotli is not None:
         yield from load_brotli(brotli)
@@ -404,13 +436,13 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str,
     yield "return 404;"
     yield "}"
     yield "}"
-    yield from _nobody(folders, ports)
+    yield from _nobody(folders, ports, previews)
     yield from nobodys_preview(folders)
     yield "include sites/*.conf;"
     yield "}"
 
 
-def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
+def _nobody(folders: HostFolders, ports: Ports, previews: PreviewCertificate | None) -> Iterator[str]:
     """Unknown hosts: nothing is shown, not even a certificate. Existing challenges are answered: the panel's own name
     may not belong to a site."""
     yield "server {"
@@ -429,7 +461,7 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
     yield "server_name _;"
     # Of unknown names; the certificate is for names of previews, whose servers have none of their own.
     yield "ssl_reject_handshake on;"
-    if (previews := preview_certificate(folders)) is not None:
+    if previews is not None:
         yield f'ssl_certificate "{previews.paths.chain}";'
         yield f'ssl_certificate_key "{previews.paths.key}";'
     yield "return 444;"

@@ -18,7 +18,9 @@ from svc_actors.certificates import AcmeSettings
 from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards
 from svc_actors.store import Database
 from svc_common.errors import ServiceError
+from svc_webhost.folders import HostFolders
 from svc_webhost.nginx import SiteServer
+from svc_webhost.preview_certificate import preview_certificate
 from tests.support.acme_authority import DIRECTORY, FakeAuthority, thumbprint
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client
@@ -364,14 +366,14 @@ async def test_previews_in_a_zone_of_this_server_get_a_wildcard_of_their_own(
         await world.panel.step("certificate of previews")
         await world.panel.step("preview addresses")
         url = (await world.ada.get(f"/sites/{world.site}")).json()["preview_url"]
-        served = world.site_served()
+        served = preview_certificate(HostFolders(tmp_path))
         left = server.knot.answers("_acme-challenge.previews.example.com", "TXT")
         orders = [order.names for order in server.authority.orders.values()]
         await world.panel.step("certificate of previews")
 
     async with server.core(panel_database, tmp_path) as world:
         await world.panel.step("preview addresses")
-        again = world.site_served()
+        again = preview_certificate(HostFolders(tmp_path))
         await world.root.patch("/settings", {"preview_domain": "previews.example.net"})
         await world.panel.step("certificate of previews")
         await world.panel.step("preview addresses")
@@ -379,8 +381,9 @@ async def test_previews_in_a_zone_of_this_server_get_a_wildcard_of_their_own(
 
     assert plain.startswith("http://example-com-")
     assert url == plain.replace("http://", "https://")
-    assert served.preview_tls
-    assert again.preview_tls
+    assert served is not None
+    assert served.domain == "previews.example.com"
+    assert again == served
     assert left == frozenset()
     assert orders.count(["*.previews.example.com"]) == 1
     assert len(server.authority.orders) == len(orders), "nothing is ordered again"

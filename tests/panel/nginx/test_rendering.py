@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from svc_webhost.accepted import is_denied
+from svc_webhost.certificate_files import CertificatePaths
 from svc_webhost.folders import HostFolders
 from svc_webhost.nginx import (
     App,
@@ -37,12 +39,16 @@ from svc_webhost.nginx import (
     WordPress,
 )
 from svc_webhost.nginx.model import DeniedPattern, FallbackPage, ProtectedPlace
-from svc_webhost.nginx.render import render_main, render_site
+from svc_webhost.nginx.render import needs_preview_certificate, render_main, render_site
+from svc_webhost.preview_certificate import PreviewCertificate
 
 FOLDERS = HostFolders(Path("/srv/panel"))
 PORTS = Ports()
 ROOT = "/srv/panel/sites/s1001/public"
 CERTIFICATE = Certificate(chain="/srv/panel/certificates/a/chain.pem", key="/srv/panel/certificates/a/key.pem")
+PREVIEWS = PreviewCertificate(
+    "previews.test", "aa", CertificatePaths(Path("/srv/panel/previews/chain.pem"), Path("/srv/panel/previews/key.pem"))
+)
 WORD = re.compile(r'\s+|"(?:[^"\\]|\\.)*"|[{};]|[^\s{};"]+')
 """As nginx reads its configuration, for what is rendered here."""
 VARIABLES = set(
@@ -126,7 +132,6 @@ def sites(draw: st.DrawFn) -> SiteServer:
         ),
         serves=draw(serves),
         previews=previews,
-        preview_tls=draw(st.booleans()),
         certificate=draw(st.none() | st.just(CERTIFICATE)),
         force_https=draw(st.booleans()),
         cache_assets=draw(st.booleans()),
@@ -162,15 +167,19 @@ def blocks(text: str) -> list[str]:
     return opened
 
 
-@given(sites())
-def test_any_site_is_rendered_into_whole_blocks_of_its_own(site: SiteServer) -> None:
-    text = render_site(site, FOLDERS, PORTS)
+@given(sites(), st.sampled_from((None, PREVIEWS, replace(PREVIEWS, domain="other.test"))))
+def test_any_site_is_rendered_into_whole_blocks_of_its_own(
+    site: SiteServer, previews: PreviewCertificate | None
+) -> None:
+    text = render_site(site, FOLDERS, PORTS, previews=previews)
 
     opened = blocks(text)
 
     assert set(opened) <= {"server", "location", "upstream", "if"}
     servers = 1 + len(site.redirects) + (site.certificate is not None and site.force_https)
-    servers += bool(site.previews) * (1 + site.preview_tls)
+    previews_tls = bool(site.previews) and previews is PREVIEWS
+    servers += bool(site.previews) + previews_tls
+    assert needs_preview_certificate(text) == previews_tls
     assert opened.count("server") == servers
     assert text.count("location ^~ /.well-known/acme-challenge/ {") == servers
     assert ("ssl_certificate" in text) == (site.certificate is not None)

@@ -18,7 +18,17 @@ import pytest
 import trio
 
 from svc_webhost.crypt import hash_random_password
-from svc_webhost.nginx import App, Login, Php, ProtectedPath, SiteServer, Suspended
+from svc_webhost.nginx import (
+    App,
+    Certificate,
+    Login,
+    NginxError,
+    Php,
+    ProtectedPath,
+    SiteServer,
+    StaticRoot,
+    Suspended,
+)
 from svc_webhost.nginx.previews import preview_socket
 from svc_webhost.nginx.probe import fingerprint
 from svc_webhost.nginx.program import NGINX
@@ -297,31 +307,102 @@ async def test_a_websocket_passes(served: Sites) -> None:
     assert echoed == b"frame"
 
 
+def serve_certificate(nginx: Sites, certificate: Certificate, *, chain: str | None = None) -> None:
+    """Have the previews use it from the next change on."""
+    text, key = Path(certificate.chain).read_text(), Path(certificate.key).read_bytes()
+    put_preview_certificate(nginx.folders, "previews.example", fingerprint(certificate), chain or text, key)
+
+
+def der(certificate: Certificate) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(Path(certificate.chain).read_text())
+
+
 async def test_all_previews_share_a_wildcard_and_it_is_renewed(served: Sites, shop: SiteServer) -> None:
     first, second = served.certificate("first"), served.certificate("second")
-    site, other = shop.model_copy(update={"preview_tls": True}), served.site(1002)
+    elsewhere = served.site(1003, previews={"site3.other.example": "site1003.example"})
+    sites = [shop, served.site(1002), elsewhere]
     shown = []
     for certificate in (first, second):
-        chain, key = Path(certificate.chain).read_text(), Path(certificate.key).read_bytes()
-        put_preview_certificate(served.folders, "previews.example", fingerprint(certificate), chain, key)
+        serve_certificate(served, certificate)
         # The second time nothing but the certificate has changed.
-        assert await served.generations.start([site, other]) == {}
+        assert await served.generations.start(sites) == {}
         shown.append(await served.shown(PREVIEW))
 
-    page = await served.visit_tls(PREVIEW, "/?text=https://shop.example/%20http://shop.example!")
+    page = await served.visit_tls(PREVIEW, "/?text=https://shop.example/%20http://shop.example%3C")
     cookies = (await served.visit_tls(PREVIEW, "/?say=cookies")).headers.get_list("Set-Cookie")
     plain = await served.visit(PREVIEW, "/a?b=c")
     here = f"https://{PREVIEW}:{served.ports.https}"
-    assert shown == [ssl.PEM_cert_to_DER_cert(Path(each.chain).read_text()) for each in (first, second)]
-    assert page.text == f"{here}/ {here}!"
+    assert shown == [der(each) for each in (first, second)]
+    assert page.text == f"{here}/ {here}<"
     assert page.headers["X-Robots-Tag"] == "noindex, nofollow"
     assert cookies[0] == f"own=1; domain={PREVIEW}; secure; HttpOnly; SameSite=None"
     assert (plain.status_code, plain.headers["Location"]) == (301, f"{here}/a?b=c")
-    for name in (DOMAIN, "site1002.example", "other.previews.example", "unknown.example"):
+    assert (await served.visit("site3.other.example")).text == "page of 1003"
+    for name in (DOMAIN, "site1002.example", "other.previews.example", "site3.other.example", "unknown.example"):
         with pytest.raises(ssl.SSLError):
             await served.shown(name)
 
     remove_preview_certificate(served.folders)
-    assert await served.generations.start([shop, other]) == {}
+    assert await served.generations.start(sites) == {}
     with pytest.raises(ssl.SSLError):
         await served.shown(PREVIEW)
+
+
+async def test_the_end_of_the_certificate_disconnects_nobody(served: Sites, shop: SiteServer) -> None:
+    certificate = served.certificate("ended")
+    serve_certificate(served, certificate)
+    sites = [shop, served.site(1002), served.site(1003, previews={"c.previews.example": "site1003.example"})]
+    assert await served.generations.start(sites) == {}
+    remove_preview_certificate(served.folders)
+    broken = shop.model_copy(update={"serves": StaticRoot(root="/etc")})
+
+    async with served.watched(sites[1:]) as problems:
+        # Before all sites are served without it, one of them changes, and then one of them cannot be rendered.
+        changed = await served.generations.apply({1002: served.site(1002, aliases=("more.example",))})
+        after_change = [await served.shown(each) for each in (PREVIEW, "c.previews.example")]
+        refused = await served.generations.start([broken, *sites[1:]])
+        of_refused = await served.shown(PREVIEW)
+        plain = (await served.visit("c.previews.example")).text
+        again = await served.generations.start(sites)
+
+    assert problems == []
+    assert (changed, list(refused), again) == ({}, [1001], {})
+    assert {*after_change, of_refused} == {der(certificate)}
+    assert plain == "page of 1003"
+    for name in (PREVIEW, "c.previews.example"):
+        with pytest.raises(ssl.SSLError):
+            await served.shown(name)
+    assert (await say(served, "", DOMAIN)).text == "front"
+
+
+async def test_a_certificate_that_nginx_refuses_costs_no_site_its_server(served: Sites, shop: SiteServer) -> None:
+    good, bad = served.certificate("good"), served.certificate("bad")
+    serve_certificate(served, good)
+    assert await served.generations.start([shop, served.site(1002)]) == {}
+    serve_certificate(served, bad, chain="-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+
+    with pytest.raises(NginxError, match="rejected"):
+        await served.generations.start([shop, served.site(1002)])
+    with pytest.raises(NginxError, match="rejected"):
+        await served.generations.apply({1003: served.site(1003)})
+
+    assert (await say(served, "", DOMAIN)).text == "front"
+    assert (await served.visit("site1002.example")).text == "page of 1002"
+    assert await served.shown(PREVIEW) == der(good)
+    remove_preview_certificate(served.folders)
+    assert await served.generations.start([shop]) == {}
+
+
+async def test_a_renewal_during_a_change_does_not_refuse_it(served: Sites, shop: SiteServer) -> None:
+    before, renewed = served.certificate("before"), served.certificate("renewed")
+    serve_certificate(served, before)
+    served.launcher.before_reload = lambda: serve_certificate(served, renewed)
+    try:
+        refused = await served.generations.apply({1001: shop})
+    finally:
+        served.launcher.before_reload = lambda: None
+
+    shown = await served.shown(PREVIEW)
+    remove_preview_certificate(served.folders)
+    assert refused == {}
+    assert shown == der(before)

@@ -176,7 +176,6 @@ def _server(site: SiteRow, has: _Having, previews: Previews, folders: HostFolder
         utf8_pages=site.utf8_pages,
         staged=None if has.verifier is None else Staged(login=STAGING_LOGIN, verifier=has.verifier),
         previews=previews.names(site.id, (site.domain, *aliases)),
-        preview_tls=previews.tls,
     )
 
 
