@@ -12,6 +12,7 @@ import trio
 from svc_actors.panel.backups import data_check
 from svc_actors.panel.backups.data_check_records import end_data_check, parts_of, round_parts, share_of
 from svc_actors.panel.jobs import INTERRUPTED, get_job
+from svc_common.errors import unavailable
 from tests.panel.backups.test_targets import SERVER
 from tests.support.restic import RecordedRestic, failing
 from tests.support.site_backups import Backed
@@ -202,6 +203,92 @@ async def test_a_large_repository_is_read_in_parts_and_goes_on_after_a_restart(
     assert held is not None
     assert (list(held["unread"]), held["error"]) == ([5, 9], "It was cancelled.")
     assert [(part, parts) for _, part, parts in restic.read] == [(1, 12), (5, 12), (9, 12)]
+
+
+async def test_an_order_during_a_round_begins_anew_and_closes_the_alert(
+    world: Backed, restic: RecordedRestic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.backup()
+    [here] = restic.repositories
+    (Path(here) / "pack").write_bytes(bytes(9 * 1024))
+    monkeypatch.setattr(data_check, "PART_BYTES", 1024)
+    restic.rotten = {(here, 1)}
+    await world.round()
+    await world.panel.database.execute(DUE)
+    await world.round()
+    await world.quiet()
+    open_before = len(await alerts(world))
+    restic.rotten = set()
+    # The order comes while the second of the three parts is read.
+    begun, ordered = trio.Event(), trio.Event()
+
+    async def hold(command: str, location: str) -> None:
+        if command == "read_data":
+            begun.set()
+            await ordered.wait()
+
+    restic.before = hold
+    await world.round()
+    with trio.fail_after(60):
+        await begun.wait()
+    (await world.root.post(f"/sites/{world.site}/backups/data-check")).raise_for_status()
+    ordered.set()
+    await world.quiet()
+    still = len(await alerts(world))
+    await rounds(world)
+
+    assert (open_before, still) == (1, 1)
+    assert [part for _, part, _ in restic.read] == [1, 5, 1, 5, 9]
+    assert await alerts(world) == []
+    assert [(row["share"], row["damaged"]) for row in await listed(world)] == [(2, [])]
+
+
+async def test_an_order_during_a_reading_that_fails_is_not_lost(world: Backed, restic: RecordedRestic) -> None:
+    await world.backup()
+    await world.round()
+    await world.panel.database.execute(DUE)
+    begun, ordered = trio.Event(), trio.Event()
+
+    async def fail(command: str, location: str) -> None:
+        if command == "read_data":
+            begun.set()
+            await ordered.wait()
+            raise unavailable("the disk says no")
+
+    restic.before = fail
+    await world.round()
+    with trio.fail_after(60):
+        await begun.wait()
+    (await world.root.post(f"/sites/{world.site}/backups/data-check")).raise_for_status()
+    ordered.set()
+    await world.quiet()
+    restic.before = failing("nothing")
+    await rounds(world)
+
+    assert [part for _, part, _ in restic.read] == [1]
+
+
+async def test_a_target_that_has_more_than_this_server_is_cut_by_what_is_there(
+    world: Backed, restic: RecordedRestic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a recovery: the backups are at the targets, and the repository here is empty."""
+    disk = await with_target(world)
+    (await world.root.post("/backups/targets/sftp", SERVER)).raise_for_status()
+    backup = await world.backup()
+    await world.backup()
+    await world.round()
+    await world.panel.database.execute(
+        "UPDATE site_backups SET bytes = 9216, added_bytes = CASE WHEN id = $1 THEN 9216 ELSE 3072 END", backup["id"]
+    )
+    for at_disk in [Path(location) for location in restic.repositories if location.startswith(disk)]:
+        (at_disk / "pack").write_bytes(bytes(5 * 1024))
+    monkeypatch.setattr(data_check, "PART_BYTES", 1024)
+
+    await week(world)
+
+    parts = {location: parts for location, _, parts in restic.read}
+    assert sorted(parts.values()) == [4, 8, 12]
+    assert [parts[location] for location in parts if location.startswith(disk)] == [8]
 
 
 async def test_a_reading_that_a_restart_cut_short_is_due_again_at_once(world: Backed, restic: RecordedRestic) -> None:

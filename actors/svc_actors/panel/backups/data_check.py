@@ -14,10 +14,12 @@ from typing import Final
 import trio
 
 from svc_actors.panel.backups.data_check_records import (
+    PLACE_REMOVED,
     DataCheckRow,
     check_of_job,
     end_data_check,
     parts_of,
+    size_by_records,
     start_round,
     write_part,
 )
@@ -49,14 +51,18 @@ class DataCheckWork:
             check, repository = await self._of(run)
             local = await tools.local(run, repository, create=True)
             place, named = await self._place(run, check, repository, local)
+            size = await self._size(place, local, repository)
             if check.parts is None:
-                size = await trio.to_thread.run_sync(bytes_below, Path(local.location))
                 parts = parts_of(size, PART_BYTES)
-                await run.transact(partial(start_round, check=check, parts=parts))
-                check, _ = await self._of(run)
+
+                async def start(tx: Transaction) -> None:
+                    nonlocal check
+                    check = await start_round(tx, check, parts)
+
+                await run.transact(start)
             assert check.parts is not None
             part = check.unread[0]
-            cache = None if place.is_local else await self._cache(check, local)
+            cache = None if place.is_local else await self._cache(check, size)
             try:
                 await tools.restic.read_data(run.program, place, part, check.parts, cache)
                 report = None
@@ -66,7 +72,7 @@ class DataCheckWork:
 
             async def write(tx: Transaction) -> None:
                 nonlocal ended
-                ended = await write_part(tx, check, part, report, repository, named)
+                ended = await write_part(tx, run.id, part, report, repository, named) or ended
 
             await run.transact(write)
             if ended:
@@ -82,7 +88,7 @@ class DataCheckWork:
     async def _of(self, run: JobRun) -> tuple[DataCheckRow, RepositoryRow]:
         check = await check_of_job(self._tools.database, run.id)
         if check is None:
-            raise not_found("The repository or the target was removed.")
+            raise not_found(PLACE_REMOVED)
         return check, await read_repository(self._tools.database, check.repository_id)
 
     async def _place(
@@ -97,10 +103,15 @@ class DataCheckWork:
         place = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
         return place, f"at {target.name} ({place.location})"
 
-    async def _cache(self, check: DataCheckRow, local: Repository) -> Path:
-        """The folder where restic keeps indexes and trees of a remote repository from part to part of a round, so that
-        they are fetched once. Those of other rounds are removed."""
-        size = await trio.to_thread.run_sync(bytes_below, Path(local.location))
+    async def _size(self, place: Repository, local: Repository, repository: RepositoryRow) -> int:
+        """About the bytes of the place. A target may have more than this server, which after a recovery has no backups
+        yet: if it cannot be counted, the records say how much at least."""
+        here = await trio.to_thread.run_sync(bytes_below, Path(place.location if place.is_local else local.location))
+        return here if place.is_local else max(here, await size_by_records(self._tools.database, repository.id))
+
+    async def _cache(self, check: DataCheckRow, size: int) -> Path:
+        """The folder where restic keeps indexes and trees of a remote repository of `size` bytes from part to part of a
+        round, so that they are fetched once. Those of other rounds are removed."""
         await self._tools.require_room(
             size // _METADATA_PART,
             what="Reading the data of the target",

@@ -11,6 +11,7 @@ of 4, 8, 12, ... parts together have exactly the packs of share n of 4.
 Invariants:
 - at most one job reads (`job_id`), and its outcome is written in the transaction that releases it: a job that a restart
   cut short has changed nothing, and the same part is read again;
+- an order ends the round that runs, and the next one begins anew, whatever a job reads meanwhile;
 - the alert of a place is open while a share of it is damaged, and is written with `damaged`.
 """
 
@@ -34,6 +35,7 @@ CHECK_DATA_STEPS: Final = ("read",)
 SHARES: Final = 4
 MOST_PARTS: Final = 256
 """restic's limit."""
+PLACE_REMOVED: Final = "The repository or the target was removed."
 _NAMES_PACKS: Final = re.compile(r"restic names the packs? ")
 _COLUMNS: Final = "id, repository_id, target_id, share, parts, unread, found, damaged, report, read_at"
 
@@ -132,10 +134,13 @@ async def _add_places(tx: Transaction) -> None:
 
 
 async def order_data_check(tx: Transaction, repository: RepositoryRow) -> int:
-    """Make the next round of all places of a repository due now. Raises not_found if it has no complete backup yet."""
+    """Make the next round of all places of a repository due now. A round that runs is ended: it may have read a damaged
+    share before that was repaired. Raises not_found if the repository has no complete backup yet."""
     await _add_places(tx)
     ordered = await tx.change(
-        "UPDATE backup_data_checks SET next_run_at = now() WHERE repository_id = $1", repository.id
+        """UPDATE backup_data_checks SET parts = NULL, unread = '{}', found = '{}', next_run_at = now()
+           WHERE repository_id = $1""",
+        repository.id,
     )
     if not ordered:
         raise not_found("There is no completed backup whose data could be read.", hint="Back up the site first.")
@@ -148,21 +153,45 @@ async def check_of_job(queryable: Queryable, job_id: int) -> DataCheckRow | None
     return None if row is None else _as_check(row)
 
 
-async def start_round(tx: Transaction, check: DataCheckRow, parts: int) -> None:
-    """Start a round, which reads the share whose turn it is, and those that were damaged."""
-    await tx.execute(
-        "UPDATE backup_data_checks SET parts = $2, unread = $3, found = '{}' WHERE id = $1",
+async def size_by_records(queryable: Queryable, repository_id: UUID) -> int:
+    """About the bytes of all complete backups of a repository: those of the largest one, and what each later one than
+    the first has added. It is more than restic stores, which compresses them."""
+    return int(
+        await queryable.fetchval(
+            """SELECT coalesce(max(bytes), 0) + coalesce(sum(added_bytes) FILTER (WHERE number > 1), 0) FROM (
+                   SELECT bytes, added_bytes, row_number() OVER (ORDER BY created_at, id) AS number
+                   FROM site_backups WHERE repository_id = $1 AND status = 'completed'
+               ) AS backups""",
+            repository_id,
+        )
+    )
+
+
+async def start_round(tx: Transaction, check: DataCheckRow, parts: int) -> DataCheckRow:
+    """Start a round, which reads the share whose turn it is, and those that were damaged. Returns the place with it.
+    Raises not_found if the place was removed meanwhile."""
+    row = await tx.fetchrow(
+        f"UPDATE backup_data_checks SET parts = $2, unread = $3, found = '{{}}' WHERE id = $1 RETURNING {_COLUMNS}",
         check.id,
         parts,
         round_parts(parts, {check.share, *check.damaged}),
     )
+    if row is None:
+        raise not_found(PLACE_REMOVED)
+    return _as_check(row)
 
 
 async def write_part(
-    tx: Transaction, check: DataCheckRow, part: int, report: str | None, repository: RepositoryRow, place: str
+    tx: Transaction, job_id: int, part: int, report: str | None, repository: RepositoryRow, place: str
 ) -> bool:
-    """Record that a part was read; with `report` if it is damaged. Opens or closes the place's alert. Returns whether
-    this ends the round. `place`: where the data is, as the alert names it."""
+    """Record that the job has read a part; with `report` if it is damaged. Opens or closes the place's alert. Returns
+    whether this ends the round. `place`: where the data is, as the alert names it."""
+    row = await tx.fetchrow(f"SELECT {_COLUMNS} FROM backup_data_checks WHERE job_id = $1 FOR UPDATE", job_id)
+    if row is None:
+        return False  # Recorded by an attempt whose commit was not answered, or the place was removed.
+    check = _as_check(row)
+    if check.parts is None:
+        return await _write_late_part(tx, check, part, report, repository, place)
     share = share_of(part)
     unread = [each for each in check.unread if each != part]
     found, damaged = set(check.found), set(check.damaged)
@@ -188,12 +217,34 @@ async def write_part(
         told,
         SHARES,
     )
+    await _write_alert(tx, check, sorted(damaged), told or "", repository, place)
+    return ended
+
+
+async def _write_late_part(
+    tx: Transaction, check: DataCheckRow, part: int, report: str | None, repository: RepositoryRow, place: str
+) -> bool:
+    """The round was ended by an order while the part was read: the next one reads it again. Damage counts."""
+    damaged = sorted({*check.damaged, *([] if report is None else [share_of(part)])})
+    told = report or check.report
+    await tx.execute(
+        "UPDATE backup_data_checks SET damaged = $2, report = $3, error = NULL, job_id = NULL WHERE id = $1",
+        check.id,
+        damaged,
+        told,
+    )
+    await _write_alert(tx, check, damaged, told or "", repository, place)
+    return True
+
+
+async def _write_alert(
+    tx: Transaction, check: DataCheckRow, damaged: Sequence[int], report: str, repository: RepositoryRow, place: str
+) -> None:
     if not damaged:
         await close_alert(tx, check.alert)
-    else:
-        message = await _message(tx, check, sorted(damaged), told or "", repository, place)
-        await raise_alert(tx, check.alert, message, resource_kind="site", resource_id=repository.site_id)
-    return ended
+        return
+    message = await _message(tx, check, damaged, report, repository, place)
+    await raise_alert(tx, check.alert, message, resource_kind="site", resource_id=repository.site_id)
 
 
 async def _message(
@@ -228,19 +279,20 @@ async def _message(
 
 
 async def end_data_check(tx: Transaction, job: Job) -> None:
-    """Record the end of a job that has not read its part. One that a restart cut short is due again at once, others the
-    next day."""
+    """Record the end of a job that has not read its part. One that a restart cut short is due again at once, and so is
+    one during which a reading was ordered; others the next day."""
     if job.status is JobStatus.SUCCEEDED:
         return
     interrupted = job.error is not None and job.error.message == INTERRUPTED.message
     await tx.execute(
         """UPDATE backup_data_checks
            SET job_id = NULL, error = CASE WHEN $2 THEN error ELSE $3 END,
-               next_run_at = CASE WHEN $2 THEN next_run_at ELSE now() + interval '1 day' END
+               next_run_at = CASE WHEN $2 OR next_run_at > $4 THEN next_run_at ELSE now() + interval '1 day' END
            WHERE job_id = $1""",
         job.id,
         interrupted,
         job.error.message[:1000] if job.error is not None else "It was cancelled.",
+        job.created_at,
     )
 
 
