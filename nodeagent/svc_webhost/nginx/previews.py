@@ -34,8 +34,14 @@ REQUESTS: Final = 128
 """The most concurrent requests of a site's previews. Each one takes three connections of nginx's, not one."""
 _VISITOR: Final = "X-Svc-Visitor"
 """The header with the visitor's address, from one server of nginx to the other."""
-_TRANSLATED_NAMES: Final = 40
-"""The most names that are translated in texts: nginx takes 255 patterns, and a name has six."""
+_PATTERNS: Final = 255
+"""The most patterns of texts that nginx takes."""
+_ENDS: Final = {
+    "//": ("/", r"\"", "'", "<", "?", "#", r"\\", "&", " ", r"\n"),
+    r"\/\/": (r"\\", r"\"", "'", "&"),
+}
+"""What ends a name in a text, by how its slashes are written: as nginx's configuration has it. Without its end,
+`//example.co` would be found in `//example.com`, and links to others would lead to names that anybody may register."""
 _TYPES: Final = (
     *("text/css", "text/javascript", "application/javascript", "application/x-javascript"),
     *("application/json", "application/ld+json", "application/manifest+json"),
@@ -56,20 +62,21 @@ def preview_socket(folders: HostFolders) -> Path:
     return folders.run / "nginx-previews.sock"
 
 
-def preview_directives(folders: HostFolders, https: str) -> Iterator[str]:
-    """Directives for all sites. `https`: the port of HTTPS for a URL, or nothing."""
+def preview_directives(folders: HostFolders, ports: Mapping[str, str]) -> Iterator[str]:
+    """Directives for all sites. `ports`: as for `preview_rules`."""
+    https = ports["https"]
     # The only other Unix socket is that of the status.
     yield "set_real_ip_from unix:;"
     yield f"real_ip_header {_VISITOR};"
     yield "limit_conn_zone $server_name zone=svc_previews:2m;"
     # In Origin and Referer, browsers send the preview's name; the site expects its own name there.
-    own = f'"https://{PREVIEWED}{https}'
+    own, own_port = f'"https://{PREVIEWED}{https}', _own_port(ports)
     yield 'map "$host $http_origin" $svc_preview_origin {'
-    yield rf'"~(?s)^(\S+) https?://\1(?::[0-9]+)?\z" {own}";'
+    yield rf'"~(?s)^(\S+) https?://\1{own_port}\z" {own}";'
     yield "default $http_origin;"
     yield "}"
     yield 'map "$host $http_referer" $svc_preview_referer {'
-    yield rf'"~(?s)^(\S+) https?://\1(?::[0-9]+)?(?<svc_referer_path>/.*)?\z" {own}$svc_referer_path";'
+    yield rf'"~(?s)^(\S+) https?://\1{own_port}(?<svc_referer_path>/.*)?\z" {own}$svc_referer_path";'
     yield "default $http_referer;"
     yield "}"
     # What the site's programs learn about the connection: HTTPS at its usual port.
@@ -118,7 +125,7 @@ def preview_rules(site: SiteServer, folders: HostFolders, ports: Mapping[str, st
     yield f'proxy_pass "http://unix:{preview_socket(folders)}:";'
     yield from _request()
     yield from _answer(tls=tls)
-    yield from _addresses(site, ports)
+    yield from _addresses(site, ports, tls=tls)
     yield "}"
 
 
@@ -150,17 +157,38 @@ def _answer(*, tls: bool) -> Iterator[str]:
     yield "sub_filter_once off;"
 
 
-def _addresses(site: SiteServer, ports: Mapping[str, str]) -> Iterator[str]:
+def _own_port(ports: Mapping[str, str]) -> str:
+    """A regular expression for the port of a site in an address, if there is one. Other ports are other services."""
+    numbers = sorted({"80", "443", *(port.removeprefix(":") for port in ports.values() if port)})
+    return f"(?::(?:{'|'.join(numbers)}))?"
+
+
+def _addresses(site: SiteServer, ports: Mapping[str, str], *, tls: bool) -> Iterator[str]:
     shown = {name: preview for preview, name in site.previews.items()}
+    served = (f"www.{site.domain}", site.domain.removeprefix("www."), *sorted(shown))
     shown |= {host: shown[target] for host, target in site.redirects.items() if target in shown}
-    first = {name: shown[name] for name in (site.domain, *sorted(shown)) if name in shown}
-    for name, preview in first.items():
-        there = rf"~*(?s)^(?:https?:)?//{re.escape(name)}(?::[0-9]+)?(?<svc_location>[/?#].*)?\z"
-        yield f'proxy_redirect "{there}" "$scheme://{preview}$svc_port$svc_location";'
-    # Of the patterns that match at a place, nginx takes the first one: longer ones come first.
-    for name in sorted(list(first)[:_TRANSLATED_NAMES], key=len, reverse=True):
-        there = f"{first[name]}$svc_port"
-        for slashes in ("//", r"\/\/"):
-            for scheme, port in sorted({*ports.items(), *((scheme, "") for scheme in ports)}, reverse=True):
-                yield f'sub_filter "{scheme}:{slashes}{name}{port}" "$scheme:{slashes}{there}";'
-            yield f'sub_filter "{slashes}{name}" "{slashes}{there}";'
+    own_port, scheme = _own_port(ports), "https" if tls else "http"
+    patterns = list[tuple[str, str]]()
+    # The first ones are translated in texts, too: the primary name, the one with or without www, then the others.
+    for name in dict.fromkeys((site.domain, *served, *sorted(shown))):
+        if name not in shown:
+            continue
+        preview = f"{shown[name]}{ports[scheme]}"
+        there = rf"~*(?s)^(?:https?:)?//{re.escape(name)}{own_port}(?<svc_location>[/?#].*)?\z"
+        yield f'proxy_redirect "{there}" "{scheme}://{preview}$svc_location";'
+        further = list(_texts(name, preview, scheme, ports))
+        if len(patterns) + len(further) <= _PATTERNS:
+            patterns += further
+    yield from (f'sub_filter "{text}" "{translated}";' for text, translated in patterns)
+
+
+def _texts(name: str, preview: str, scheme: str, ports: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Addresses of a name in texts, and what each becomes. `scheme`: the preview's. Addresses with the same scheme are
+    found by their slashes, as are those without one."""
+    other = "http" if scheme == "https" else "https"
+    for slashes, ends in _ENDS.items():
+        for end in ends:
+            for port in sorted({"", ports[other]}):
+                yield f"{other}:{slashes}{name}{port}{end}", f"{scheme}:{slashes}{preview}{end}"
+            for port in sorted({"", ports[scheme]}):
+                yield f"{slashes}{name}{port}{end}", f"{slashes}{preview}{end}"

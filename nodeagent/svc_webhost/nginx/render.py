@@ -74,6 +74,11 @@ class Ports:
         port, usual = (self.https, HTTPS_PORT) if scheme == "https" else (self.http, HTTP_PORT)
         return "" if port == usual else f":{port}"
 
+    @property
+    def suffixes(self) -> dict[str, str]:
+        """The port for a URL, by scheme."""
+        return {scheme: self.suffix(scheme) for scheme in ("http", "https")}
+
     def listen(self, port: int, options: str = "") -> Iterator[str]:
         words = f" {options}" if options else ""
         yield f"listen {port}{words};"
@@ -159,8 +164,7 @@ def _previews(site: SiteServer, folders: HostFolders, ports: Ports, *, tls: bool
         # Without a certificate of its own, nginx uses that of the default server: one context of OpenSSL for all
         # previews, where one for each would double the time of a reload.
         listening = [*ports.listen(ports.https, "ssl http2")]
-    suffixes = {scheme: ports.suffix(scheme) for scheme in ("http", "https")}
-    rules = list(preview_rules(site, folders, suffixes, tls=tls))
+    rules = list(preview_rules(site, folders, ports.suffixes, tls=tls))
     yield from _server(site, names, folders, listening, rules, logged=False)
 
 
@@ -421,7 +425,7 @@ def _main(
     yield from visitor_bounds()
     for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         yield f'{kind}_temp_path "{folders.nginx}/temporary/{kind}";'
-    yield from preview_directives(folders, ports.suffix())
+    yield from preview_directives(folders, ports.suffixes)
     yield "map $svc_scheme $svc_port {"
     yield f'http "{ports.suffix("http")}";'
     yield f'https "{ports.suffix()}";'

@@ -185,6 +185,30 @@ def test_any_site_is_rendered_into_whole_blocks_of_its_own(
     assert ("ssl_certificate" in text) == (site.certificate is not None)
 
 
+@pytest.mark.parametrize(("ports", "names"), [(Ports(), 9), (Ports(8080, 8443), 4)])
+@pytest.mark.parametrize("certificate", [None, PREVIEWS])
+def test_previews_translate_as_many_names_as_nginx_takes_patterns(
+    ports: Ports, names: int, certificate: PreviewCertificate | None
+) -> None:
+    aliases = ("www.shop.example", *(f"{number}.example" for number in range(99)))
+    site = SiteServer(
+        number=1001,
+        domain="shop.example",
+        aliases=aliases,
+        serves=StaticRoot(root=ROOT),
+        previews={f"{number}.previews.test": name for number, name in enumerate(("shop.example", *aliases))},
+    )
+
+    patterns = re.findall(
+        r'^ *sub_filter "((?:[^"\\]|\\.)*)"', render_site(site, FOLDERS, ports, None, certificate), re.M
+    )
+
+    translated = {name for each in patterns for name in re.findall(r"/([a-z0-9.]+\.example)", each)}
+    assert len(patterns) <= 255
+    assert len(translated) == names
+    assert {"shop.example", "www.shop.example"} <= translated
+
+
 @given(
     st.text(max_size=40),
     st.sampled_from(

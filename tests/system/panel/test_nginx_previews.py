@@ -42,6 +42,12 @@ DOMAIN = "shop.example"
 PREVIEW = "shop-example-0a1b2c.previews.example"
 WWW = "www-shop-example-0d1e2f.previews.example"
 PREVIEWS = {PREVIEW: DOMAIN, WWW: "www.shop.example"}
+OTHERS = (
+    r" https://shop.example.com/login //shop.example.evil.test https://shop.example-a.test/ //shop.examples"
+    r' "https:\/\/shop.example.com\/" https://shop.example:9000/app //shop.example:9000 https://shop.example@evil.test/'
+    " https://other.example/ shop.example mail@shop.example https%3A%2F%2Fshop.example"
+)
+"""Addresses of others, and what is no address."""
 PAGES = """<?php
 switch ($_GET['say'] ?? '') {
 case 'asked':
@@ -113,7 +119,8 @@ async def test_every_address_of_the_site_becomes_one_of_the_preview(served: Site
         '<a href="https://shop.example/a">http://shop.example //shop.example/b</a> https://SHOP.example?x'
         r' {"a":"https:\/\/shop.example\/wp-json\/","b":"http:\/\/www.shop.example","c":"\/\/shop.example"}'
         f" https://www.shop.example/ https://shop.example:{served.ports.https}/p https://old.example/o"
-        " https://other.example/ shop.example mail@shop.example https%3A%2F%2Fshop.example"
+        " data-x='{&quot;a&quot;:&quot;https://shop.example&quot;}' https://shop.example\n"
+        f"{OTHERS}"
     )
     here, www = f"http://{PREVIEW}:{served.ports.http}", f"http://{WWW}:{served.ports.http}"
     escaped, escaped_www = (each.replace("/", r"\/") for each in (here, www))
@@ -127,7 +134,8 @@ async def test_every_address_of_the_site_becomes_one_of_the_preview(served: Site
         f'<a href="{here}/a">{here} {here.removeprefix("http:")}/b</a> {here}?x'
         rf' {{"a":"{escaped}\/wp-json\/","b":"{escaped_www}","c":"{escaped.removeprefix("http:")}"}}'
         f" {www}/ {here}/p {here}/o"
-        " https://other.example/ shop.example mail@shop.example https%3A%2F%2Fshop.example"
+        f" data-x='{{&quot;a&quot;:&quot;{here}&quot;}}' {here}\n"
+        f"{OTHERS}"
     )
     untranslated = answers.pop("image/png")
     assert answers == dict.fromkeys(answers, translated)
@@ -141,7 +149,9 @@ async def test_every_address_of_the_site_becomes_one_of_the_preview(served: Site
         ("https://shop.example/a?b=c#d", "http://PREVIEW/a?b=c#d"),
         ("http://shop.example", "http://PREVIEW"),
         ("//shop.example/", "http://PREVIEW/"),
-        ("https://shop.example:8443/x", "http://PREVIEW/x"),
+        ("https://shop.example:HTTPS/x", "http://PREVIEW/x"),
+        ("https://shop.example:443?x", "http://PREVIEW?x"),
+        ("https://shop.example:9000/x", "https://shop.example:9000/x"),
         ("https://www.shop.example/", "http://WWW/"),
         ("https://old.example/o", "http://PREVIEW/o"),
         ("/here?x=https://shop.example/", "/here?x=https://shop.example/"),
@@ -150,10 +160,19 @@ async def test_every_address_of_the_site_becomes_one_of_the_preview(served: Site
     ],
 )
 async def test_redirects_stay_at_the_preview(served: Sites, told: str, leads: str) -> None:
-    answer = await say(served, "to", to=told)
+    answer = await say(served, "to", to=told.replace("HTTPS", str(served.ports.https)))
 
     here = {"PREVIEW": f"{PREVIEW}:{served.ports.http}", "WWW": f"{WWW}:{served.ports.http}"}
     assert answer.headers["Location"] == re.sub("PREVIEW|WWW", lambda found: here[found[0]], leads)
+
+
+async def test_a_site_of_many_names_is_previewed(served: Sites) -> None:
+    names = tuple(f"n{number}.example" for number in range(30))
+    previews = {f"{name.replace('.', '-')}.previews.example": name for name in ("site1003.example", *names)}
+
+    assert await served.generations.apply({1003: served.site(1003, aliases=names, previews=previews)}) == {}
+
+    assert (await served.visit("n29-example.previews.example")).text == "page of 1003"
 
 
 async def test_cookies_are_the_previews_and_work_without_tls(served: Sites) -> None:
@@ -189,6 +208,8 @@ async def test_the_site_is_asked_as_at_its_own_name_by_who_really_visits(served:
 
     async with browser(served, "127.0.0.9") as someone:
         asked = json.loads((await someone.post("/?say=asked", headers=claimed, content=body)).text)
+        other_port = {**claimed, "Origin": f"http://{PREVIEW}:9000", "Referer": f"http://{PREVIEW}:9000/x"}
+        of_other_port = json.loads((await someone.get("/?say=asked", headers=other_port)).text)
         foreign = {**claimed, "Origin": "http://evil.example", "Referer": f"http://evil.example/{here}"}
         forged = json.loads((await someone.get("/?say=asked", headers=foreign)).text)
         direct = {**claimed, "Host": DOMAIN}
@@ -206,9 +227,13 @@ async def test_the_site_is_asked_as_at_its_own_name_by_who_really_visits(served:
     )
     assert asked["BODY"] == hashlib.md5(body).hexdigest()
     assert (forged["HTTP_ORIGIN"], forged["HTTP_REFERER"]) == ("http://evil.example", f"http://evil.example/{here}")
+    assert (of_other_port["HTTP_ORIGIN"], of_other_port["HTTP_REFERER"]) == (
+        other_port["Origin"],
+        other_port["Referer"],
+    )
     assert "HTTPS" not in own
     lines = log.read_text().splitlines()[before:]
-    assert [line.split()[0] for line in lines] == ["127.0.0.9"] * 3
+    assert [line.split()[0] for line in lines] == ["127.0.0.9"] * 4
 
 
 async def test_a_preview_opens_its_own_site_whatever_host_is_claimed(served: Sites) -> None:
