@@ -6,6 +6,7 @@ operations.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 from uuid import UUID
 
@@ -72,12 +73,18 @@ async def read_as(model: type[SettingsT], queryable: Queryable) -> SettingsT:
 
 
 async def change_settings(
-    model: type[SettingsT], context: Context[IdentityServices], request: SettingsUpdate
+    model: type[SettingsT],
+    context: Context[IdentityServices],
+    request: SettingsUpdate,
+    require: Callable[[Transaction], Awaitable[None]] | None = None,
 ) -> SettingsT:
-    """Write the settings that `request` carries, with an audit row; returns all of them."""
+    """Write the settings that `request` carries, with an audit row; returns all of them. `require` is called first, in
+    the same transaction, and raises an error for settings that other records do not allow."""
     changes = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
     async def work(tx: Transaction) -> SettingsT:
+        if require is not None:
+            await require(tx)
         for name, value in changes.items():
             await tx.execute(
                 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -16,9 +17,10 @@ from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.panel.backups.schedules import DEFAULT_BACKUPS, DefaultBackups
 from svc_actors.panel.mail.limits import PER_DAY, PER_HOUR
-from svc_actors.panel.sites.names import is_below
-from svc_actors.panel.sites.previews import LONGEST_DOMAIN, name_in_the_way
-from svc_common.errors import conflict, wrong_field
+from svc_actors.panel.sites.claims import require_free_for_previews
+from svc_actors.panel.sites.names import SiteName, is_below
+from svc_actors.panel.sites.previews import LONGEST_DOMAIN
+from svc_common.errors import wrong_field
 
 operations = Operations[Panel]()
 
@@ -81,15 +83,16 @@ async def show(context: Context[Panel], request: Empty) -> PanelSettings:
     scope=Scope.ADMIN,
 )
 async def update(context: Context[Panel], request: PanelSettingsUpdate) -> PanelSettings:
-    if request.preview_domain:
-        domain = await _preview_domain(context, request.preview_domain)
-        request = request.model_copy(update={"preview_domain": domain})
-    return await change_settings(PanelSettings, context, request)
+    if not request.preview_domain:
+        return await change_settings(PanelSettings, context, request)
+    domain = _preview_domain(context, request.preview_domain)
+    request = request.model_copy(update={"preview_domain": domain.name})
+    return await change_settings(PanelSettings, context, request, partial(require_free_for_previews, domain=domain))
 
 
-async def _preview_domain(context: Context[Panel], text: str) -> str:
+def _preview_domain(context: Context[Panel], text: str) -> SiteName:
     """The name in its canonical form. Raises `invalid` for names whose cookies browsers would send to the panel, since
-    programs of all customers run at names below it; and `conflict` if a site has a name there."""
+    programs of all customers run at names below it."""
     config = context.services.config
     name = name_of_a_site(config, text, provider=True)
     if any(is_below(own, name.registrable) for own in config.browser_names):
@@ -99,10 +102,4 @@ async def _preview_domain(context: Context[Panel], text: str) -> str:
             " that browsers send to the panel",
             hint="Give a name in another domain of yours.",
         )
-    taken = await name_in_the_way(context.services.database, name)
-    if taken is not None:
-        raise conflict(
-            f"{taken} is the name of a site; nothing was changed.",
-            hint="Give a name below which there are no sites, in a domain in which customers have none.",
-        )
-    return name.name
+    return name

@@ -7,7 +7,10 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+import trio
 
+from svc_actors.panel.sites.claims import claim
+from svc_actors.panel.sites.names import site_name
 from svc_actors.panel.sites.previews import LONGEST_DOMAIN, preview_name
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
@@ -128,6 +131,28 @@ async def test_previews_are_at_no_name_where_they_could_harm(
         kept = (await world.root.get("/settings")).json()["preview_domain"]
     assert answer.status_code == status, answer.text
     assert kept == ("previews.example.net" if status == 200 else "")
+
+
+async def test_a_name_that_is_being_claimed_there_keeps_the_previews_away(world: World) -> None:
+    site, database = await world.create("a.example"), world.panel.database
+    answers: list[int] = []
+
+    async def enabling() -> None:
+        answers.append((await world.root.patch("/settings", {"preview_domain": DOMAIN})).status_code)
+
+    async with trio.open_nursery() as nursery:
+        async with database.transaction() as tx:
+            await claim(tx, UUID(site["id"]), world.ada_id, [site_name(f"shop.{DOMAIN}")])
+            nursery.start_soon(enabling)
+            # It waits for the end of the claim.
+            while not answers and not await database.fetchval(
+                """SELECT true FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+            ):
+                pass
+
+    assert answers == [409]
+    assert (await world.root.get("/settings")).json()["preview_domain"] == ""
 
 
 async def test_customers_change_no_setting(world: World) -> None:

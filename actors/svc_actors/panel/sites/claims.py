@@ -17,7 +17,7 @@ from uuid import UUID
 
 from svc_actors.panel.accounts import members
 from svc_actors.panel.sites.names import SiteName
-from svc_actors.panel.sites.previews import require_no_preview
+from svc_actors.panel.sites.previews import require_no_preview, require_no_site
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction
 from svc_common.errors import ErrorCode, ServiceError, conflict, not_found
@@ -58,6 +58,13 @@ async def claim_if_free(tx: Transaction, site_id: UUID, owner_id: UUID, name: Si
     except ServiceError as error:
         if error.code is not ErrorCode.CONFLICT:
             raise
+
+
+async def require_free_for_previews(tx: Transaction, domain: SiteName) -> None:
+    """Raises `conflict` if names of sites keep `domain` from being the preview domain. Nobody claims such a name until
+    the transaction ends."""
+    await _lock(tx, [domain.registrable])
+    await require_no_site(tx, domain)
 
 
 async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:

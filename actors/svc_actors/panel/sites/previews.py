@@ -94,10 +94,10 @@ async def require_no_preview(queryable: Queryable, owner_id: UUID, names: Sequen
         )
 
 
-async def name_in_the_way(queryable: Queryable, domain: SiteName) -> str | None:
-    """A name of a site that keeps `domain` from being the preview domain: the same one, one below it, or one of a
-    customer next to it."""
-    name: str | None = await queryable.fetchval(
+async def require_no_site(queryable: Queryable, domain: SiteName) -> None:
+    """Raises `conflict` if a site has a name that keeps `domain` from being the preview domain: the same one, one below
+    it, or one of a customer next to it."""
+    taken = await queryable.fetchval(
         """
         SELECT named.name
         FROM site_domains AS named JOIN sites ON sites.id = named.site_id JOIN users ON users.id = sites.owner_id
@@ -108,7 +108,11 @@ async def name_in_the_way(queryable: Queryable, domain: SiteName) -> str | None:
         domain.name,
         domain.registrable,
     )
-    return name
+    if taken is not None:
+        raise conflict(
+            f"{taken} is the name of a site; nothing was changed.",
+            hint="Give a name below which there are no sites, in a domain in which customers have none.",
+        )
 
 
 class ServedPreviews:
