@@ -11,6 +11,7 @@ replaced last.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,13 @@ from typing import Final
 from svc_common.durable import sync_folder
 from svc_webhost.certificate_files import CertificateFiles, CertificatePaths
 from svc_webhost.folders import HostFolders
+from svc_webhost.tree_removal import remove_tree
 
 _ONLY: Final = 0
 """A number in place of a site's, for which `CertificateFiles` has a folder each."""
+
+_CHANGING: Final = threading.Lock()
+"""A new certificate is not served before it is whole, and until then must not count as one of a former domain."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,29 @@ def certificate_named_in(folders: HostFolders, configuration: str) -> PreviewCer
 
 def put_preview_certificate(folders: HostFolders, domain: str, fingerprint: str, chain: str, key: bytes) -> None:
     """Make this the certificate to serve. Repeating it changes nothing. Blocks."""
+    with _CHANGING:
+        _put(folders, domain, fingerprint, chain, key)
+
+
+def remove_preview_certificate(folders: HostFolders) -> None:
+    """Have no certificate from now on. Its files stay, since the served configuration names them until all sites have
+    changed. Blocks."""
+    (_folder(folders) / "current").unlink(missing_ok=True)
+
+
+def forget_former_domains(folders: HostFolders, configuration: str) -> None:
+    """Remove the certificates and keys of all domains except those of the certificate to serve and of the one that
+    `configuration`, which the web server serves, names. Blocks."""
+    with _CHANGING:
+        wanted, named = preview_certificate(folders), certificate_named_in(folders, configuration)
+        kept = {each.domain for each in (wanted, named) if each is not None}
+        own = _folder(folders)
+        for each in own.iterdir() if own.is_dir() else ():
+            if each.is_dir() and not each.is_symlink() and each.name not in kept:
+                remove_tree(each, ignore_errors=True)
+
+
+def _put(folders: HostFolders, domain: str, fingerprint: str, chain: str, key: bytes) -> None:
     own = _folder(folders)
     for folder in (folders.certificates, own):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -70,12 +98,6 @@ def put_preview_certificate(folders: HostFolders, domain: str, fingerprint: str,
     new.replace(own / "current")
     sync_folder(own)
     files.forget_old(_ONLY, fingerprint)
-
-
-def remove_preview_certificate(folders: HostFolders) -> None:
-    """Have no certificate from now on. Its files stay, since the served configuration names them until all sites have
-    changed. Blocks."""
-    (_folder(folders) / "current").unlink(missing_ok=True)
 
 
 def _if_there(folders: HostFolders, domain: str, fingerprint: str) -> PreviewCertificate | None:

@@ -35,7 +35,12 @@ from svc_webhost.nginx.logs import rotate
 from svc_webhost.nginx.model import SiteServer
 from svc_webhost.nginx.render import Ports, needs_preview_certificate, render_main, render_site, site_logs
 from svc_webhost.nginx.tree import Tree
-from svc_webhost.preview_certificate import PreviewCertificate, certificate_named_in, preview_certificate
+from svc_webhost.preview_certificate import (
+    PreviewCertificate,
+    certificate_named_in,
+    forget_former_domains,
+    preview_certificate,
+)
 
 RELOAD_SECONDS: Final = 30.0
 """The time for a reload; with a thousand sites it takes one second."""
@@ -124,6 +129,7 @@ class Generations:
         anew = await trio.to_thread.run_sync(self._tree.read_main, base) != main
         if changes or not served or anew:
             refused |= await self._apply(changes, previews, anew=anew)
+        await trio.to_thread.run_sync(self._forget_former_domains)
         return refused
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
@@ -138,6 +144,7 @@ class Generations:
         previews = await trio.to_thread.run_sync(preview_certificate, self._folders)
         rendered, refused = await self._render(changes, previews)
         refused |= await self._apply(rendered, previews, anew=anew)
+        await trio.to_thread.run_sync(self._forget_former_domains)
         return refused
 
     async def difference(self, site: SiteServer) -> str | None:
@@ -422,6 +429,11 @@ class Generations:
             return None
         unchanged = (text for number, text in self._tree.sites(base).items() if number not in pending)
         return before if any(map(needs_preview_certificate, unchanged)) else None
+
+    def _forget_former_domains(self) -> None:
+        """Remove keys of former preview domains; call it while nginx serves the current generation."""
+        if (main := self._tree.read_main(self._tree.current())) is not None:
+            forget_former_domains(self._folders, main)
 
     def _write(self, base: int | None, pending: Mapping[int, _Rendered], main: Callable[[int], str]) -> int:
         """Returns the number of the new generation."""

@@ -332,10 +332,12 @@ async def test_a_websocket_passes(served: Sites) -> None:
     assert echoed == b"frame"
 
 
-def serve_certificate(nginx: Sites, certificate: Certificate, *, chain: str | None = None) -> None:
+def serve_certificate(
+    nginx: Sites, certificate: Certificate, *, domain: str = "previews.example", chain: str | None = None
+) -> None:
     """Have the previews use it from the next change on."""
     text, key = Path(certificate.chain).read_text(), Path(certificate.key).read_bytes()
-    put_preview_certificate(nginx.folders, "previews.example", fingerprint(certificate), chain or text, key)
+    put_preview_certificate(nginx.folders, domain, fingerprint(certificate), chain or text, key)
 
 
 def der(certificate: Certificate) -> bytes:
@@ -398,6 +400,30 @@ async def test_the_end_of_the_certificate_disconnects_nobody(served: Sites, shop
         with pytest.raises(ssl.SSLError):
             await served.shown(name)
     assert (await say(served, "", DOMAIN)).text == "front"
+
+
+async def test_keys_of_former_domains_go_once_no_site_needs_them(served: Sites, shop: SiteServer) -> None:
+    def domains() -> set[str]:
+        return {each.name for each in (served.folders.certificates / "previews").iterdir() if not each.is_symlink()}
+
+    moved = shop.model_copy(update={"previews": {"shop-example-0a1b2c.elsewhere.example": DOMAIN}})
+    serve_certificate(served, served.certificate("former"))
+    assert await served.generations.start([shop]) == {}
+    serve_certificate(served, served.certificate("later"), domain="elsewhere.example")
+    assert await served.generations.apply({}) == {}
+    before = domains()
+
+    assert await served.generations.start([moved]) == {}
+    after = domains()
+    remove_preview_certificate(served.folders)
+    assert await served.generations.apply({}) == {}
+    still_served = domains()
+    assert await served.generations.start([moved]) == {}
+
+    assert before == {"previews.example", "elsewhere.example"}
+    assert after == still_served == {"elsewhere.example"}
+    assert domains() == set()
+    assert (await served.visit("shop-example-0a1b2c.elsewhere.example")).text == "front"
 
 
 async def test_a_certificate_that_nginx_refuses_costs_no_site_its_server(served: Sites, shop: SiteServer) -> None:
