@@ -71,8 +71,8 @@ def remove_preview_certificate(folders: HostFolders) -> None:
 
 
 def forget_former_domains(folders: HostFolders, configuration: str) -> None:
-    """Remove the certificates and keys of all domains except those of the certificate to serve and of the one that
-    `configuration`, which the web server serves, names. Blocks."""
+    """Remove the certificates and keys of all domains except those of the certificate to serve and of the certificate
+    in `configuration`, which the web server serves. Blocks."""
     with _CHANGING:
         wanted, named = preview_certificate(folders), certificate_named_in(folders, configuration)
         kept = {each.domain for each in (wanted, named) if each is not None}
