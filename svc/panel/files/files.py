@@ -10,15 +10,16 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from svc.panel.files.models import (
     ENTRIES,
     MAX_PAGE_BYTES,
     MAX_TEXT_BYTES,
+    EncodedPath,
     Escaped,
     FileContent,
     FileEntry,
@@ -33,6 +34,7 @@ from svc.panel.files.models import (
     Sha256,
     SitePath,
     Text,
+    check_path,
     unescaped,
 )
 from svc.panel.services import Panel
@@ -104,10 +106,15 @@ class FolderCreateRequest(SiteChange):
 class FileRenameRequest(SiteChange):
     """`name` is never percent-encoded."""
 
-    path: SitePath
+    path: EncodedPath
     name: FileName
     replace: bool = False
     escaped: Escaped = False
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        check_path("path", self.path, self.escaped)
+        return self
 
 
 class FileMoveRequest(SiteChange):
@@ -126,8 +133,14 @@ class FileCopyRequest(SiteChange):
 class FileDeleteRequest(SiteChange):
     """Folders are deleted with all that is in them."""
 
-    paths: Annotated[list[SitePath], Field(min_length=1, max_length=200)]
+    paths: Annotated[list[EncodedPath], Field(min_length=1, max_length=200)]
     escaped: Escaped = False
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        for path in self.paths:
+            check_path("paths", path, self.escaped)
+        return self
 
 
 class FileModeRequest(SiteChange):

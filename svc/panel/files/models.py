@@ -4,6 +4,7 @@ that opens the path checks where it leads (`svc_webhost.confined`)."""
 from __future__ import annotations
 
 import os
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
@@ -18,8 +19,14 @@ from svc.registry.operation import Model
 from svc.registry.shapes import Shape
 from svc_actors.panel.files import Upload, UploadStatus
 
-_NAME: Final = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f]{1,255}"
+_CONTROLS: Final = r"\u0000-\u001f\u007f"
+_NAME: Final = rf"(?!\.{{1,2}}(?:/|$))[^/{_CONTROLS}]{{1,255}}"
 SITE_PATH: Final = rf"{_NAME}(?:/{_NAME})*"
+_ENCODED_NAME: Final = rf"(?!\.{{1,2}}(?:/|$))[^/{_CONTROLS}]{{1,765}}"
+_DECODED_NAME: Final = r"(?!\.{1,2}(?:/|\Z))[^/\u0000]{1,255}"
+"""May have control characters: it was encoded for that."""
+_DECODED_PATH: Final = re.compile(rf"(?=.{{1,1024}}\Z){_DECODED_NAME}(?:/{_DECODED_NAME})*", re.DOTALL)
+_PLAIN_PATH: Final = re.compile(rf"(?=.{{1,1024}}\Z){SITE_PATH}")
 _PATH_WORDS: Final = (
     "a path beneath the site's folder, such as public/index.html: no / at its ends, no . and no .. in it"
 )
@@ -40,6 +47,13 @@ def _in_fours(text: str) -> str:
 
 
 SitePath = Annotated[str, Field(min_length=1, max_length=1024), Shape(SITE_PATH, _PATH_WORDS)]
+EncodedPath = Annotated[
+    str,
+    Field(min_length=1, max_length=3 * 1024, description="At most 1024 characters, and 255 a name, when decoded."),
+    Shape(rf"{_ENCODED_NAME}(?:/{_ENCODED_NAME})*", _PATH_WORDS),
+]
+"""Of a request with `Escaped`, of which `check_path` checks the rest: percent-encoding makes three characters of one
+byte."""
 FolderPath = Annotated[
     str,
     Field(max_length=1024, description="Empty: the site's own folder."),
@@ -77,6 +91,14 @@ Escaped = Annotated[
 def unescaped(path: str) -> str:
     """The path that `path` encodes, as the helper takes it: with lone surrogates for bytes that are not UTF-8."""
     return os.fsdecode(unquote_to_bytes(path))
+
+
+def check_path(field: str, path: str, escaped: bool) -> None:
+    """Check an `EncodedPath` of a request in the form that the helper gets."""
+    allowed = _DECODED_PATH.fullmatch(unescaped(path)) if escaped else _PLAIN_PATH.fullmatch(path)
+    if allowed is None:
+        problem = f"must be {_PATH_WORDS}; and of at most 255 characters a name, and 1024 in all"
+        raise PydanticCustomError("contradiction", "{problem}", {"field": field, "problem": problem})
 
 
 class EntryKind(StrEnum):

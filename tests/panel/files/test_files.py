@@ -269,6 +269,50 @@ async def test_a_name_that_no_path_can_have_is_renamed_and_deleted_percent_encod
     assert sorted(row["details"]["path"] for row in rows) == sorted([f"public/{escaped}", escaped])
 
 
+async def test_a_name_as_long_as_a_name_can_be_is_renamed_and_deleted_percent_encoded(world: Files) -> None:
+    for folder in ("", "public/"):
+        give(world.folder, folder + os.fsdecode(b"\xe9" * 255))
+    [escaped] = [
+        entry["escaped"] for entry in (await world.ada.read(world.path())).json()["entries"] if entry["escaped"]
+    ]
+
+    renamed = await world.ada.post(
+        world.path("/rename"), {"path": f"public/{escaped}", "name": "a.jpg", "escaped": True}
+    )
+    deleted = await world.ada.post(world.path("/delete"), {"paths": [escaped], "escaped": True})
+
+    assert len(escaped) == 3 * 255
+    assert renamed.json()["name"] == "a.jpg"
+    assert deleted.json() == {"deleted": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "escaped"),
+    [
+        ("a" * 256, False),
+        ("a" * 256, True),
+        ("%E9" * 256, True),
+        ("/".join(["%E9" * 250] * 5), True),
+        ("%2e%2E", True),
+        ("a/%2e/b", True),
+        ("a%00", True),
+        ("a%2F", True),
+        ("%2Fetc", True),
+        ("/".join(["a" * 250] * 5), False),
+    ],
+    ids=["plain", "unencoded", "name", "long", "up", "dot", "nul", "folder", "root", "whole"],
+)
+async def test_a_path_is_checked_in_the_form_in_which_it_is_used(world: Files, path: str, escaped: bool) -> None:
+    answers = [
+        await world.ada.post(world.path("/rename"), {"path": path, "name": "b", "escaped": escaped}),
+        await world.ada.post(world.path("/delete"), {"paths": ["public", path], "escaped": escaped}),
+    ]
+
+    assert [answer.status_code for answer in answers] == [400, 400]
+    for answer, field in zip(answers, ("path", "paths"), strict=True):
+        assert answer.json()["error"]["message"].startswith(field), answer.text
+
+
 async def test_a_download_comes_in_pages_that_belong_together(world: Files) -> None:
     content = os.urandom(1_500_000)
     give(world.folder, "video", content)
