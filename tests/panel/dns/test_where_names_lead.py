@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,6 +19,7 @@ from svc_actors.panel.dns.pointing import (
     REMEMBERED_SECONDS,
     Answer,
     PublicNames,
+    in_words,
     points_to,
 )
 from svc_actors.panel.dns.settings import DnsSettings
@@ -84,6 +86,30 @@ async def test_a_site_says_which_records_it_needs_and_where_each_of_its_names_le
         "away.example.test, both.example.test, inner.example.test and none.example.test."
     )
     assert sorted(addresses(world).asked) == sorted(says), "each name was asked about once, for both answers"
+
+
+@pytest.mark.parametrize(
+    ("address", "is_shown"),
+    [
+        ("::ffff:10.1.2.3", False),
+        ("64:ff9b::a01:203", False),
+        ("64:ff9b:1::a01:203", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("fd00::1", False),
+        ("fe80::1", False),
+        ("100.64.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("64:ff9b::808:808", True),
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("198.51.100.7", True),
+    ],
+)
+def test_addresses_of_private_networks_are_not_shown_in_any_form(address: str, is_shown: bool) -> None:
+    said = in_words([address], [ip_address("203.0.113.5")])
+
+    assert said == (str(ip_address(address)) if is_shown else "a private address")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from uuid import UUID
 
@@ -23,6 +23,7 @@ import trio
 from svc_actors.allowance import Allowances
 from svc_actors.panel.sites.names import may_be_public, top_level
 from svc_actors.webhooks.endpoint import Clock
+from svc_common.outbound import is_public
 from svc_webhost.name_addresses import AddressesUnknown, NameAddresses
 
 Addresses = Sequence[IPv4Address | IPv6Address]
@@ -35,20 +36,12 @@ _MOST_WAITING: Final = 500
 _MOST_REMEMBERED: Final = 5_000
 _MOST_NAMED: Final = 5
 """Names in one sentence."""
-_PRIVATE: Final = tuple(
-    ip_network(network)
-    for network in (
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "::1/128",
-        "fc00::/7",
-        "fe80::/10",
-    )
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+"""Addresses whose last 32 bits are an IPv4 address (RFC 6052)."""
+_DOCUMENTATION: Final = tuple(
+    ip_network(network) for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
+"""Addresses of no network (RFC 5737, RFC 3849), which say nothing of anybody's."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,17 @@ def in_words(addresses: Sequence[str], own: Addresses) -> str:
 def public(addresses: Sequence[str], own: Addresses) -> list[str]:
     """The addresses that everybody may see: all but those of private networks that are not this server's."""
     parsed = [ip_address(each) for each in addresses]
-    return [str(each) for each in parsed if each in own or not any(each in network for network in _PRIVATE)]
+    return [str(each) for each in parsed if each in own or _may_be_seen(each)]
+
+
+def _may_be_seen(address: IPv4Address | IPv6Address) -> bool:
+    inner: IPv4Address | IPv6Address = address
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            inner = address.ipv4_mapped
+        elif address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+    return is_public(inner) or any(inner in network for network in _DOCUMENTATION)
 
 
 def needed_records(own: Addresses) -> str:
