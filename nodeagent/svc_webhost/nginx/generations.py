@@ -30,7 +30,7 @@ from svc_webhost.folders import HostFolders
 from svc_webhost.launcher import Launcher, LauncherError
 from svc_webhost.nginx import probe, program
 from svc_webhost.nginx.access import hold_passwords
-from svc_webhost.nginx.brotli import MODULE, Replaced, state_of
+from svc_webhost.nginx.brotli import MODULE, Replaced, is_unusable, state_of
 from svc_webhost.nginx.logs import rotate
 from svc_webhost.nginx.model import SiteServer
 from svc_webhost.nginx.render import Ports, needs_preview_certificate, render_main, render_site, site_logs
@@ -189,15 +189,20 @@ class Generations:
         found = await trio.to_thread.run_sync(state_of, self._brotli_file, Path(program.PROGRAM))
         if found == self._modules:
             return False
-        before, self._brotli, self._modules = self._brotli, None, found
+        before, self._brotli = self._brotli, None
         if found[0] is not None:
             text = render_main(0, self._folders, self._ports, self._worker_user, self._brotli_file)
             try:
                 main = await trio.to_thread.run_sync(self._tree.write_trial, {}, text)
             except OSError as error:
                 raise NginxError(f"The web server's configuration cannot be written: {error.strerror}.") from error
-            if (await program.test(self._folders, main)).refused is None:
+            refused = (await program.test(self._folders, main)).refused
+            if refused is None:
                 self._brotli = self._brotli_file
+            elif not is_unusable(self._brotli_file, refused):
+                # The test says nothing of the module, so it is repeated with the next change.
+                return before is not None
+        self._modules = found
         return self._brotli != before
 
     async def _apply(
