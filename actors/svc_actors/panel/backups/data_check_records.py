@@ -11,7 +11,7 @@ of 4, 8, 12, ... parts together have exactly the packs of share n of 4.
 Invariants:
 - at most one job reads (`job_id`), and its outcome is written in the transaction that releases it: a job that a restart
   cut short has changed nothing, and the same part is read again;
-- an order ends the round that runs, and the next one begins anew, whatever a job reads meanwhile;
+- an order ends the round that runs, and the next one starts anew, whatever a job reads meanwhile;
 - the alert of a place is open while a share of it is damaged, and is written with `damaged`.
 """
 
