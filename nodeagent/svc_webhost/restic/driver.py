@@ -83,10 +83,10 @@ _UNREADABLE: Final = re.compile(r"pack ([0-9a-f]{64}) .*input/output error")
 """Only a disk of this server says so: through SFTP and S3 such an error has other words."""
 _ERRORS: Final = "repository contains errors"
 """What `restic check` writes about damage is text, and is read here. Tried with restic 0.14: packs that were
-overwritten, cut and lost, overwritten trees, and a server that breaks transfers off; read in the sources of 0.16, 0.17
-and 0.18. The exit status is 1 for damage and for broken transfers, and so is the last line: what counts are the lines
-before it. A broken transfer names a pack, too: "failed to download" in 0.14, "partial download error" from 0.17
-on."""
+overwritten, cut and lost, overwritten trees, and a server that breaks transfers off. The sources of 0.16, 0.17 and 0.18
+have the same texts, which were not tried. Exit status and last line are the same for damage and for broken transfers:
+the lines before the last one count. A broken transfer names a pack, too: "failed to download" in 0.14, "partial
+download error" from 0.17 on."""
 _NAMED: Final = 5
 LOCK_MINUTES: Final = 30
 """restic ignores a lock that was not refreshed for so long; a running restic refreshes its lock every five minutes."""
