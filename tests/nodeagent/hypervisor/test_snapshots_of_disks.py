@@ -91,8 +91,9 @@ async def test_what_one_disk_cannot_take_is_in_neither(disks: SimpleNamespace) -
         process = await nursery.start(trio.run_process, command)
         with trio.fail_after(30):
             # Asked before, qemu-img would have the disk open itself, and the other program would end.
-            while disks.paths[1].stat().st_size < 2**20:
-                await trio.sleep(0.01)
+            inode = f":{disks.paths[1].stat().st_ino} "
+            while inode not in Path("/proc/locks").read_text():
+                await trio.sleep(0.01)  # It starts outside of this process.
             assert b"lock" in await failure_of(disks.paths[1])
         with pytest.raises(HostError):
             await disks.snapshots.perform(VmSnapshotTake(vm_id=disks.vm_id, snapshot_id=disks.tag))

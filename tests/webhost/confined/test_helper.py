@@ -77,7 +77,7 @@ async def gone(pid: int) -> None:
 
 
 def test_what_runs_confined_knows_the_standard_library_alone() -> None:
-    places = ("confined", "archives", "apache", "htaccess", "accepted")
+    places = ("confined", "archives", "apache", "htaccess", "accepted", "assets", "file_types")
     own = tuple(f"svc_webhost.{place}" for place in places)
 
     imported = {
