@@ -64,6 +64,8 @@ VERSION: Final = 15
 _PROGRAMS: Final = Path(f"/usr/lib/postgresql/{VERSION}/bin")
 PSQL: Final = _PROGRAMS / "psql"
 _MARKER: Final = "-- PostgreSQL database dump complete"
+_OPTIONS: Final = f"-c statement_timeout=0 {WAITING}"
+"""Overrides what the database's owner has set: pg_dump and dumps do so themselves, but not before a first statement."""
 _SHARES: Final = CONNECTIONS[EngineKind.POSTGRESQL]
 _OWN_BYTES: Final = 512 << 20
 """Memory in addition to that of the sessions: 48 MiB of buffers, which processes share, and cached files."""
@@ -279,7 +281,7 @@ class Postgres:
             *("--clean", "--if-exists", "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={name}"),
         )
         async with self._opened(name) as password:
-            environment = {"PGPASSWORD": password, "PGOPTIONS": WAITING}
+            environment = {"PGPASSWORD": password, "PGOPTIONS": _OPTIONS}
             await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment=environment)
 
     async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
@@ -305,7 +307,7 @@ class Postgres:
         async with self._opened(name) as password:
             environment = {
                 "PGPASSWORD": password,
-                "PGOPTIONS": f"-c client_min_messages=warning {WAITING}",
+                "PGOPTIONS": f"-c client_min_messages=warning {_OPTIONS}",
                 "EDITOR": "/bin/false",
             }
             launcher = self._instance.launcher
