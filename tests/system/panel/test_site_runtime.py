@@ -68,9 +68,11 @@ async def said(place: Place, account: SiteAccount, script: str, *, processes: in
 async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place) -> None:
     data = place.folder
 
-    found = await said(place, ADA, f"find {data} | sort; cat {data}/sites/s9464002/secret {data}/secret.key")
+    found = await said(
+        place, ADA, f"find {data} ! -name '*.pyc' | sort; cat {data}/sites/s9464002/secret {data}/secret.key"
+    )
 
-    assert found[:19] == [
+    assert found[:20] == [
         f"{data}",
         f"{data}/run",
         f"{data}/run/shared",
@@ -79,6 +81,7 @@ async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place)
         f"{data}/run/shared/mail/sbin/sendmail",
         f"{data}/run/shared/mail/svc_webhost",
         f"{data}/run/shared/mail/svc_webhost/mail",
+        f"{data}/run/shared/mail/svc_webhost/mail/__pycache__",
         f"{data}/run/shared/mail/svc_webhost/mail/dkim.py",
         f"{data}/run/shared/mail/svc_webhost/mail/message.py",
         f"{data}/run/shared/mail/svc_webhost/mail/sendmail.py",
@@ -91,7 +94,7 @@ async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place)
         f"{data}/sites/s9464001/tmp",
         f"cat: {data}/sites/s9464002/secret: No such file or directory",
     ]
-    assert found[19:] == [f"cat: {data}/secret.key: No such file or directory"]
+    assert found[20:] == [f"cat: {data}/secret.key: No such file or directory"]
 
 
 async def test_processes_and_control_groups_of_others_are_invisible(place: Place) -> None:
