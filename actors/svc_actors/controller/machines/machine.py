@@ -229,11 +229,11 @@ class Machine(Actor):
             await write_status(tx, vm.id, status, None)
             return task
 
-        task, begun = await self._start_once(Order.REINSTALL.op, new.order, work)
-        if begun and new.first_boot is not None and new.first_boot.password is not None:
+        task, started = await self._start_once(Order.REINSTALL.op, new.order, work)
+        if started and new.first_boot is not None and new.first_boot.password is not None:
             # The work of the task starts at the next checkpoint, after this.
             self._passwords.keep(self.vm_id, new.first_boot.password)
-        return task, begun
+        return task, started
 
     async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
         """Boot the rescue system. Returns the task and whether it is new: an order that is repeated because its answer
